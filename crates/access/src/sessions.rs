@@ -17,9 +17,9 @@ pub enum LimitReached {
     /// As many connections as there may be.
     #[error("connection refused for user '{user}': user connection limit ({max}) is reached")]
     Connections {
-        /// Whose.
+        /// The user whose connections they are.
         user: UserName,
-        /// The limit.
+        /// Connections at the same time, of this user.
         max: u32,
     },
     /// As many channels as there may be.
@@ -27,9 +27,9 @@ pub enum LimitReached {
         "number of channels opened for user '{user}' has reached the maximum allowed user limit of ({max})"
     )]
     Channels {
-        /// Whose.
+        /// The user whose channels they are.
         user: UserName,
-        /// The limit.
+        /// Channels of all connections of this user.
         max: u32,
     },
 }

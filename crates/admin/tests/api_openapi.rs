@@ -98,7 +98,7 @@ fn asked(path: &str, connection: &str, node: &str) -> String {
         .replace("{protocol}", "amqp")
         .replace("{waiter}", "w")
         .replace("{job}", "0")
-        .replace("{receipt}", "0-1")
+        .replace("{receipt}", "v1-0-1")
 }
 
 #[tokio::test]
@@ -128,8 +128,8 @@ async fn every_address_answers_as_it_is_described() {
     let job = json!({ "key": "k", "waiter": { "id": "w" } });
     managed.expect(200, "POST", "/api/jobs/queues/%2F/q/ask", Some(job)).await;
     let taken = managed.expect(200, "POST", "/api/jobs/queues/%2F/q/take", Some(json!({}))).await.json();
-    assert_eq!(taken["jobs"][0]["receipt"], "0-1");
-    managed.expect(204, "POST", "/api/jobs/receipt/0-1/complete", Some(json!({ "result": [1] }))).await;
+    assert_eq!(taken["jobs"][0]["receipt"], "v1-0-1");
+    managed.expect(204, "POST", "/api/jobs/receipt/v1-0-1/complete", Some(json!({ "result": [1] }))).await;
     let mut client = managed.client().await;
     client.open_channel(1).await.unwrap();
     client.call(1, &consume(), "basic.consume-ok").await.unwrap();

@@ -68,19 +68,21 @@ impl DeadLetterCodec for AmqpPropertyCodec {
         dead_letter(message, note)
     }
 
-    fn for_queue(&self, letter: &NewMessage, queue: &QueueConfig) -> NewMessage {
-        let mut letter = letter.clone();
-        if let Some(priority) = amqp(&letter.properties).and_then(|(_, properties)| properties.priority()) {
-            (letter.priority, letter.priority_cap) = (Priority(priority), PriorityCap::Queue);
+    fn for_queue(&self, dead_letter: &NewMessage, queue: &QueueConfig) -> NewMessage {
+        let mut dead_letter = dead_letter.clone();
+        if let Some(priority) =
+            amqp(&dead_letter.properties).and_then(|(_, properties)| properties.priority())
+        {
+            (dead_letter.priority, dead_letter.priority_cap) = (Priority(priority), PriorityCap::Queue);
         }
         if Traits::of(queue).kind == server::QueueKind::Quorum {
-            letter.durability = Durability::Durable;
+            dead_letter.durability = Durability::Durable;
         }
-        letter
+        dead_letter
     }
 
-    fn is_cycle(&self, letter: &NewMessage, queue: &QueueName) -> bool {
-        let Some((_, properties)) = amqp(&letter.properties) else { return false };
+    fn is_cycle(&self, dead_letter: &NewMessage, queue: &QueueName) -> bool {
+        let Some((_, properties)) = amqp(&dead_letter.properties) else { return false };
         let deaths = properties.headers().and_then(|headers| headers.get("x-death")?.as_array());
         let Some(deaths) = deaths else { return false };
         // Newest first: a ring is closed if the queue is met again before anybody rejected the message.
@@ -382,12 +384,12 @@ mod tests {
         AmqpPropertyCodec.dead_letter(message, &note)
     }
 
-    fn again(letter: &DeadLetter) -> StoredMessage {
-        StoredMessage { properties: letter.message.properties.clone(), ..stored(&[]) }
+    fn again(dead_letter: &DeadLetter) -> StoredMessage {
+        StoredMessage { properties: dead_letter.message.properties.clone(), ..stored(&[]) }
     }
 
-    fn deaths(letter: &DeadLetter) -> Vec<(String, String, i64)> {
-        let (_, properties) = amqp(&letter.message.properties).unwrap();
+    fn deaths(dead_letter: &DeadLetter) -> Vec<(String, String, i64)> {
+        let (_, properties) = amqp(&dead_letter.message.properties).unwrap();
         let deaths = properties.headers().unwrap().get("x-death").unwrap().as_array().unwrap();
         let tell = |death: Value<'_>| {
             let death = death.as_table().unwrap();
@@ -400,10 +402,10 @@ mod tests {
     #[test]
     fn a_death_is_told_and_the_message_goes_by_its_own_key() {
         let expiring = PropertiesBuilder::new().expiration(ShortStr::from_static("100")).to_vec();
-        let letter = die(stored(&expiring), "work", DeathReason::Expired, None);
-        assert_eq!(letter.routing_keys, [Bytes::from_static(b"new")]);
-        assert_eq!(deaths(&letter), [("work".into(), "expired".into(), 1)]);
-        let (_, properties) = amqp(&letter.message.properties).unwrap();
+        let dead_letter = die(stored(&expiring), "work", DeathReason::Expired, None);
+        assert_eq!(dead_letter.routing_keys, [Bytes::from_static(b"new")]);
+        assert_eq!(deaths(&dead_letter), [("work".into(), "expired".into(), 1)]);
+        let (_, properties) = amqp(&dead_letter.message.properties).unwrap();
         assert_eq!(properties.expiration(), None);
         let headers = properties.headers().unwrap();
         assert_eq!(headers.get("x-first-death-queue").unwrap().as_str(), Some("work"));
@@ -449,9 +451,9 @@ mod tests {
         let mut headers = TableBuf::new();
         headers.put(X_DEATH, deaths_before.as_array());
         let properties = PropertiesBuilder::new().headers(headers.as_table()).to_vec();
-        let letter = die(stored(&properties), "work", DeathReason::Rejected, None);
+        let dead_letter = die(stored(&properties), "work", DeathReason::Rejected, None);
         assert_eq!(
-            deaths(&letter),
+            deaths(&dead_letter),
             [
                 ("work".into(), "rejected".into(), 3),
                 ("wait".into(), "maxlen".into(), 1),

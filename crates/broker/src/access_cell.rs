@@ -18,6 +18,7 @@ use crate::error::{AccessChangeError, QueueError};
 use crate::event_kinds::log_users;
 use crate::journal::{ProposeError, Written};
 use crate::machine_cell::{MachineCell, Replayed};
+use crate::ordered_mutex::Rank;
 use crate::shared::Shared;
 
 /// Records of users are written under this id, which no queue has: ids of queues count up from one.
@@ -39,7 +40,12 @@ impl AccessCell {
     pub(crate) fn new(restored: Replayed<Access>) -> Self {
         let latest = ArcSwap::from_pointee(restored.machine.clone());
         let (changed, _) = watch::channel(());
-        Self { cell: MachineCell::new(ACCESS, restored), latest, generation: AtomicU64::new(1), changed }
+        Self {
+            cell: MachineCell::new(ACCESS, Rank::Access, restored),
+            latest,
+            generation: AtomicU64::new(1),
+            changed,
+        }
     }
 
     /// Their state, for checkpoints.
@@ -112,7 +118,7 @@ impl Shared {
     fn change_access(&self, changes: &[AccessRecord]) -> Result<Result<Written, AccessError>, ProposeError> {
         let access = &self.access;
         let decide = |users: &Access| -> Result<Vec<Step<AccessRecord>>, AccessError> {
-            let records = users.decide_changes(changes)?;
+            let records = users.decide_changes(self.clock.now(), changes)?;
             // Asked under the lock: who deletes a virtual host takes the permissions in it away afterwards.
             self.check_vhosts_of(changes)?;
             let durable = |record| Step { record, durability: Durability::Durable };

@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Instant;
 
 use nexo_core::config::QueueConfig;
-use nexo_core::queue::{Outgoing, Outline};
+use nexo_core::queue::{Outgoing, Outline, Queue};
 use nexo_core::record::Record;
 use nexo_log::disk::{Disk, RealDisk};
 use nexo_log::{Claim, Log, LogOptions, Patience, Recovered, Urgency};
-use nexo_types::{Offset, Protocol, QueueName, Timestamp, limits};
+use nexo_types::{Protocol, QueueName, Timestamp, limits};
 
 use crate::access_cell::AccessCell;
 use crate::alarms::{Alarm, AlarmWatch, Resource};
@@ -340,7 +340,7 @@ impl Broker {
                 // The time that it may be unused begins now, as in RabbitMQ.
                 state.last_used = now;
             }
-            let record = Record::Configure { config, at: now };
+            let record = state.queue.decide_configure(now, config);
             let committed =
                 self.shared.commit(state, &[record], Urgency::Synced, Claim::Reserved, Patience::Wait);
             Ok::<_, CreateError>(committed.map_err(|error| Shared::unavailable(&error))?.0)
@@ -361,7 +361,7 @@ impl Broker {
     /// # Errors
     /// If there is no such queue, or the log takes no more.
     pub async fn purge(&self, name: &QueueName) -> Result<u64, QueueError> {
-        self.empty(name, |before, at| Record::Purge { before, at }).await
+        self.empty(name, Queue::decide_purge).await
     }
 
     /// Takes every message out of a queue, also those that are with consumers, and forgets their deduplication ids. Gives
@@ -370,21 +370,19 @@ impl Broker {
     /// # Errors
     /// If there is no such queue, or the log takes no more.
     pub async fn clear(&self, name: &QueueName) -> Result<u64, QueueError> {
-        self.empty(name, |before, at| Record::Clear { before, at }).await
+        self.empty(name, Queue::decide_clear).await
     }
 
     async fn empty(
         &self,
         name: &QueueName,
-        record: impl Fn(Offset, Timestamp) -> Record,
+        decide: impl Fn(&Queue, Timestamp) -> Vec<Record>,
     ) -> Result<u64, QueueError> {
         self.shared.refuse_if_stopping()?;
         let cell = self.found(name).await?;
         let purged = loop {
             let purged = self.shared.with(&cell, |state, now| {
-                // What is with a consumer may stay, so a replay must know of it.
-                let mut records = state.queue.decide_unwritten_leases(usize::MAX);
-                records.push(record(state.queue.next_offset(), now));
+                let records = decide(&state.queue, now);
                 let urgency = self.shared.urgency(state, crate::commit::Confirm::AsQueue);
                 self.shared.commit(state, &records, urgency, Claim::Reserved, Patience::RefuseLast)
             })?;

@@ -8,10 +8,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use nexo_core::queue::Queue;
 use nexo_types::{QueueId, QueueName};
 use papaya::HashMap;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 use crate::exchanges::Exchanges;
 use crate::journal::Written;
+use crate::ordered_mutex::{OrderedGuard, OrderedMutex, Rank};
 use crate::queue_cell::QueueCell;
 use crate::request::SessionId;
 use crate::shared_configs::SharedConfigs;
@@ -30,7 +31,7 @@ pub(crate) struct Catalog {
     latest: Mutex<Latest>,
     /// The id of the next queue. None is given twice.
     next_queue: AtomicU64,
-    change: Mutex<()>,
+    change: OrderedMutex<()>,
     /// The queues are being rebuilt; see `rebuild.rs`. Changes under the lock for changes.
     rebuilding: AtomicBool,
     /// Names of queues that come from another broker; see `transplant.rs`. Changes under the lock for changes.
@@ -52,7 +53,7 @@ impl Default for Latest {
 
 /// The right to change which queues there are. A queue's lock is taken before it, never after it, but for a queue that
 /// nobody else can have.
-pub(crate) type CatalogGuard<'a> = MutexGuard<'a, ()>;
+pub(crate) type CatalogGuard<'a> = OrderedGuard<'a, ()>;
 
 impl Catalog {
     /// No queues yet.
@@ -66,7 +67,7 @@ impl Catalog {
             count: AtomicUsize::new(0),
             latest: Mutex::default(),
             next_queue: AtomicU64::new(next_queue),
-            change: Mutex::default(),
+            change: OrderedMutex::new(Rank::Catalog, ()),
             rebuilding: AtomicBool::new(false),
             installing: Mutex::default(),
         }
@@ -101,7 +102,7 @@ impl Catalog {
             let mut latest = self.latest.lock();
             latest.create = latest.create.and(cell.created);
         }
-        self.share_config(&mut cell.state.lock().queue);
+        self.share_config(&mut cell.state.lock_new().queue);
         if let Some(owner) = cell.owner {
             self.by_owner.lock().entry(owner).or_default().push(Arc::clone(cell));
         }
@@ -178,7 +179,7 @@ impl Catalog {
         *self.latest.lock() = Latest::default();
         self.by_owner.lock().clear();
         for cell in cells {
-            self.share_config(&mut cell.state.lock().queue);
+            self.share_config(&mut cell.state.lock_new().queue);
             self.by_id.pin().insert(cell.id, Arc::clone(cell));
             self.by_name.pin().insert(cell.name.clone(), Arc::clone(cell));
         }

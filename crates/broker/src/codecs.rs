@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use nexo_core::config::QueueConfig;
-use nexo_core::message::{NewMessage, Properties, PropertyFormat, StoredMessage};
+use nexo_core::message::{NewMessage, PriorityCap, Properties, PropertyFormat, StoredMessage};
 use nexo_core::topology::{HeaderSource, NoHeaders};
 use nexo_types::{QueueKind, QueueName};
 
@@ -105,17 +105,37 @@ impl Codecs {
         NewMessage { properties, priority: publication.priority, ..NewMessage::new(publication.body.clone()) }
     }
 
-    pub(crate) fn for_queue(&self, letter: &NewMessage, queue: &QueueConfig) -> NewMessage {
-        self.dead_letters.map_or_else(|| letter.clone(), |codec| codec.for_queue(letter, queue))
+    pub(crate) fn for_queue(&self, dead_letter: &NewMessage, queue: &QueueConfig) -> NewMessage {
+        self.dead_letters.map_or_else(|| dead_letter.clone(), |codec| codec.for_queue(dead_letter, queue))
     }
 
-    pub(crate) fn is_cycle(&self, letter: &NewMessage, queue: &QueueName) -> bool {
-        self.dead_letters.is_some_and(|codec| codec.is_cycle(letter, queue))
+    /// A message that the broker sends by itself, as a queue takes it. Where no protocol says how high a priority may be, it is as
+    /// high as it likes.
+    pub(crate) fn publication_for(
+        &self,
+        message: &NewMessage,
+        name: &QueueName,
+        queue: &QueueConfig,
+    ) -> NewMessage {
+        let fitted = self.for_queue(message, queue);
+        match self.knows(name, queue) {
+            true => fitted,
+            false => NewMessage { priority: message.priority, priority_cap: PriorityCap::None, ..fitted },
+        }
+    }
+
+    pub(crate) fn is_cycle(&self, dead_letter: &NewMessage, queue: &QueueName) -> bool {
+        self.dead_letters.is_some_and(|codec| codec.is_cycle(dead_letter, queue))
     }
 
     /// In whose words a queue was asked for.
     pub(crate) fn kind(&self, name: &QueueName, queue: &QueueConfig) -> QueueKind {
-        self.queues.iter().find_map(|codec| codec.kind(name, queue)).unwrap_or(QueueKind::Native)
+        self.queues.iter().find_map(|codec| codec.kind(name, queue)).unwrap_or_default()
+    }
+
+    /// Whether a protocol knows this queue as its own.
+    fn knows(&self, name: &QueueName, queue: &QueueConfig) -> bool {
+        self.queues.iter().any(|codec| codec.kind(name, queue).is_some())
     }
 
     /// What a queue was declared with, by name.
@@ -124,9 +144,14 @@ impl Codecs {
         all.find(|arguments| !arguments.0.is_empty()).unwrap_or_default()
     }
 
-    /// Whether a queue was told what it does when it is full.
-    pub(crate) fn names_overflow(&self, queue: &QueueConfig) -> bool {
-        self.queues.iter().any(|codec| codec.names_overflow(queue))
+    /// Whether a queue was told what it does when it is full. Where arguments are given, only they tell whether a client asked
+    /// for what is the default.
+    pub(crate) fn names_overflow(&self, name: &QueueName, queue: &QueueConfig) -> bool {
+        if self.knows(name, queue) {
+            self.queues.iter().any(|codec| codec.names_overflow(queue))
+        } else {
+            queue.overflow != QueueConfig::default().overflow
+        }
     }
 
     /// Completes the settings of queues that an earlier release wrote.
@@ -147,7 +172,8 @@ impl Codecs {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use nexo_types::{ExchangeName, Timestamp};
+    use nexo_core::config::Overflow;
+    use nexo_types::{ExchangeName, Priority, Timestamp};
 
     use super::*;
 
@@ -195,6 +221,34 @@ mod tests {
         assert_eq!(kind("three"), QueueKind::Native);
     }
 
+    /// Ranks all messages last, and was never told of an overflow.
+    impl DeadLetterCodec for Whole {
+        fn dead_letter(&self, message: StoredMessage, _: &DeathInfo<'_>) -> DeadLetter {
+            DeadLetter { message: message.into_moved(None), routing_keys: Vec::new() }
+        }
+
+        fn for_queue(&self, message: &NewMessage, _: &QueueConfig) -> NewMessage {
+            NewMessage { priority: Priority(0), ..message.clone() }
+        }
+
+        fn is_cycle(&self, _: &NewMessage, _: &QueueName) -> bool {
+            false
+        }
+    }
+
+    #[test]
+    fn a_queue_of_nobody_ranks_as_it_is_told_and_its_settings_say_what_it_was_told() {
+        let codecs = Codecs::default().with_queues(&Whole("own")).with_dead_letters(&Whole("own"));
+        let (own, native) = (QueueName::new("own").unwrap(), QueueName::new("native").unwrap());
+        let rejecting = QueueConfig { overflow: Overflow::Reject, ..QueueConfig::default() };
+        let message = NewMessage { priority: Priority(7), ..NewMessage::new("x") };
+        let priority = |name| codecs.publication_for(&message, name, &rejecting).priority.0;
+        assert_eq!((priority(&own), priority(&native)), (0, 7));
+        assert!(codecs.names_overflow(&native, &rejecting));
+        assert!(!codecs.names_overflow(&native, &QueueConfig::default()));
+        assert!(!codecs.names_overflow(&own, &rejecting), "nobody says so in its arguments");
+    }
+
     #[test]
     fn without_exchanges_a_dead_letter_goes_by_the_name_of_its_queue() {
         let codecs = Codecs::default();
@@ -203,12 +257,12 @@ mod tests {
         let (at, routing_key) = (Timestamp(1), None);
         let note = DeathInfo { queue: &queue, reason, at, exchange: &exchange, routing_key, codecs: &codecs };
         let message = StoredMessage::parse(&Bytes::from_static(b"\x00\x07body")).unwrap();
-        let letter = codecs.dead_letter(message, &note);
+        let dead_letter = codecs.dead_letter(message, &note);
         assert_eq!(
-            (&letter.routing_keys[..], letter.message.priority.0),
+            (&dead_letter.routing_keys[..], dead_letter.message.priority.0),
             (&[Bytes::from_static(b"q")][..], 7)
         );
-        assert!(!codecs.is_cycle(&letter.message, &queue));
-        assert_eq!(codecs.for_queue(&letter.message, &QueueConfig::default()), letter.message);
+        assert!(!codecs.is_cycle(&dead_letter.message, &queue));
+        assert_eq!(codecs.for_queue(&dead_letter.message, &QueueConfig::default()), dead_letter.message);
     }
 }

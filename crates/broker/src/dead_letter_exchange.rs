@@ -11,13 +11,12 @@ use nexo_core::record::{Leave, Record};
 use nexo_core::shared_messages::SharedMessages;
 use nexo_log::{Claim, Patience, Urgency};
 use nexo_types::{ExchangeName, Offset, Position, Timestamp};
-use parking_lot::MutexGuard;
 
 use crate::error::QueueError;
 use crate::fetch::Fetched;
 use crate::journal::{Encoded, ProposeError};
 use crate::property_codec::{DeadLetter, DeathInfo};
-use crate::queue_cell::{CellState, QueueCell};
+use crate::queue_cell::{CellGuard, QueueCell};
 use crate::share::{SHARE_BYTES_MIN, STORE_PLACE};
 use crate::shared::Shared;
 
@@ -33,7 +32,7 @@ impl Shared {
         for (offset, dying) in dying {
             let message = read.found.get(offset).and_then(|payload| StoredMessage::parse(payload).ok());
             let is_damaged = message.is_none() && *target != DeadLetters::Nowhere;
-            let (letter, queues) = match (target, message) {
+            let (dead_letter, queues) = match (target, message) {
                 (DeadLetters::Exchange { exchange, routing_key }, Some(message)) => {
                     let at = self.clock.now();
                     let routing_key = routing_key.as_ref();
@@ -49,10 +48,10 @@ impl Shared {
                 (false, false) => Leave::DeadLettered,
             };
             let has_left = self
-                .deliver_dead_letter(cell, (*offset, why), dying, letter.as_ref(), &queues)
+                .deliver_dead_letter(cell, (*offset, why), dying, dead_letter.as_ref(), &queues)
                 .map_err(|error| self.refused(&error))?;
             if is_damaged && has_left {
-                self.note_damaged_letter(cell, *offset);
+                self.note_damaged_dead_letter(cell, *offset);
             }
         }
         Ok(())
@@ -89,14 +88,14 @@ impl Shared {
         cell: &Arc<QueueCell>,
         (offset, why): (Offset, Leave),
         dying: &Dying,
-        letter: Option<&NewMessage>,
+        dead_letter: Option<&NewMessage>,
         queues: &[Arc<QueueCell>],
     ) -> Result<bool, ProposeError> {
         let mut cells: Vec<Arc<QueueCell>> = queues.to_vec();
         cells.push(Arc::clone(cell));
         cells.sort_unstable_by_key(|cell| cell.id);
         cells.dedup_by_key(|cell| cell.id);
-        let mut states: Vec<MutexGuard<'_, CellState>> = cells.iter().map(|cell| cell.state.lock()).collect();
+        let mut states: Vec<CellGuard<'_>> = cells.iter().map(|cell| cell.state.lock()).collect();
         let now = self.clock.now();
         let place = |id| cells.iter().position(|cell| cell.id == id).expect("all queues are locked");
         let from = place(cell.id);
@@ -106,7 +105,7 @@ impl Shared {
         let Some(leave) = states[from].queue.decide_dead_letter(now, offset, why) else { return Ok(false) };
         let targets = queues.iter().map(|queue| place(queue.id)).filter(|at| !states[*at].deleted);
         let targets: Vec<usize> = targets.collect();
-        let (moves, shared) = self.dead_letter_records(&mut states, &targets, letter, now);
+        let (moves, shared) = self.dead_letter_records(&mut states, &targets, dead_letter, now);
         let mut entries: Vec<Encoded> = Vec::new();
         let is_written = |messages: &&SharedMessages| messages.durability() == Durability::Durable;
         entries.extend(shared.iter().filter(is_written).map(Encoded::store));
@@ -141,21 +140,21 @@ impl Shared {
         Ok(true)
     }
 
-    /// What each target has to write down and apply, and the letter if several of them share it.
+    /// What each target has to write down and apply, and the dead letter if several of them share it.
     fn dead_letter_records(
         &self,
-        states: &mut [MutexGuard<'_, CellState>],
+        states: &mut [CellGuard<'_>],
         targets: &[usize],
-        letter: Option<&NewMessage>,
+        dead_letter: Option<&NewMessage>,
         now: Timestamp,
     ) -> (Vec<(usize, Record, Durability)>, Option<SharedMessages>) {
-        let Some(letter) = letter else { return (Vec::new(), None) };
+        let Some(dead_letter) = dead_letter else { return (Vec::new(), None) };
         let mut moves = Vec::new();
         let mut shared: Option<SharedMessages> = None;
-        let shares = targets.len() > 1 && letter.body.len() >= SHARE_BYTES_MIN;
+        let shares = targets.len() > 1 && dead_letter.body.len() >= SHARE_BYTES_MIN;
         for at in targets {
             let state = &states[*at];
-            let mut message = self.options.codecs.for_queue(letter, state.queue.config());
+            let mut message = self.options.codecs.for_queue(dead_letter, state.queue.config());
             if !state.durable {
                 message.durability = Durability::Transient;
             }
@@ -163,7 +162,7 @@ impl Shared {
             moves.extend(plan.reserve.map(|record| (*at, record, Durability::Durable)));
             for (durability, mut batch) in plan.batches {
                 if shares {
-                    batch = self.share_letter(batch, durability, &mut shared);
+                    batch = self.share_batch(batch, durability, &mut shared);
                 }
                 moves.push((*at, Record::Messages(batch), durability));
             }
@@ -172,7 +171,7 @@ impl Shared {
     }
 
     /// The same batch with the messages of the first one, if they are the same.
-    pub(crate) fn share_letter(
+    pub(crate) fn share_batch(
         &self,
         batch: MessageBatch,
         durability: Durability,

@@ -88,7 +88,7 @@ pub enum CreateError {
     /// There is one of that name, with other settings.
     #[error("queue '{name}' exists with {existing}; this create asks for {asked}")]
     Differs {
-        /// The queue.
+        /// The one that was declared.
         name: QueueName,
         /// The first setting that differs, as it is.
         existing: String,
@@ -98,7 +98,7 @@ pub enum CreateError {
     /// There are as many queues as there may be.
     #[error("there are {max} queues, and no more are allowed")]
     TooMany {
-        /// The limit.
+        /// Queues of the whole broker.
         max: usize,
     },
     /// Its virtual host is not there, or full.
@@ -187,13 +187,13 @@ pub enum DeleteError {
     /// It has consumers.
     #[error("queue '{name}' has consumers, and was to be deleted only without")]
     InUse {
-        /// The queue.
+        /// The one that was to be deleted if nobody used it.
         name: QueueName,
     },
     /// It has messages.
     #[error("queue '{name}' has messages, and was to be deleted only without")]
     NotEmpty {
-        /// The queue.
+        /// The one that was to be deleted if it was empty.
         name: QueueName,
     },
     /// See there.
@@ -207,7 +207,7 @@ pub enum PushError {
     /// The queue is full and refuses.
     #[error("queue '{name}' is full: {fact}")]
     Full {
-        /// The queue.
+        /// The one that refused a message.
         name: QueueName,
         /// Which limit, and how full.
         fact: String,
@@ -215,7 +215,7 @@ pub enum PushError {
     /// Too large a body.
     #[error("a body has at most {max} bytes; this one has {len}")]
     BodyTooLarge {
-        /// The limit.
+        /// In bytes, of the body alone.
         max: usize,
         /// What was given.
         len: usize,
@@ -225,7 +225,7 @@ pub enum PushError {
     TimeTooLong {
         /// The field's name, as the API has it.
         field: &'static str,
-        /// The limit.
+        /// In milliseconds.
         max: u64,
         /// What was given.
         value: u64,
@@ -244,7 +244,7 @@ pub enum PopError {
     /// A number outside its range.
     #[error("{field} must be between {min} and {max}; it is {value}")]
     OutOfRange {
-        /// The field.
+        /// As clients call it.
         field: &'static str,
         /// Smallest allowed.
         min: u64,
@@ -256,9 +256,9 @@ pub enum PopError {
     /// As many messages are with consumers as may be.
     #[error("queue '{name}' has {max} messages in flight, and no more are allowed")]
     TooManyInFlight {
-        /// The queue.
+        /// The one that hands out no more.
         name: QueueName,
-        /// How many are allowed.
+        /// Messages, over all its consumers.
         max: usize,
     },
     /// See there.
@@ -272,7 +272,7 @@ pub enum SubscribeError {
     /// It or another consumer wants the queue for itself.
     #[error("queue '{name}' is in exclusive use, or has consumers and cannot be")]
     InExclusiveUse {
-        /// The queue.
+        /// The one that another consumer has for itself.
         name: QueueName,
     },
     /// A number outside its range, or a queue that is not there.
@@ -302,7 +302,7 @@ pub enum SettleError {
     /// The queue of the receipt is gone.
     #[error("the queue of receipt {receipt} does not exist any more")]
     QueueGone {
-        /// The receipt.
+        /// As it was given: nothing else is known of it.
         receipt: String,
     },
     /// The message is not with a consumer: acknowledged already, or its lease has ended.
@@ -310,9 +310,9 @@ pub enum SettleError {
         "message {offset} of queue '{queue}' is not leased: it was settled already, or its lease ended and it came back"
     )]
     NotLeased {
-        /// The queue.
+        /// The one that the receipt names.
         queue: QueueName,
-        /// The message.
+        /// Its offset, which the receipt names.
         offset: Offset,
     },
     /// The message is with a consumer again, under a later receipt.
@@ -320,9 +320,9 @@ pub enum SettleError {
         "message {offset} of queue '{queue}' was delivered again as attempt {current}; this receipt is for attempt {attempt}"
     )]
     Stale {
-        /// The queue.
+        /// The one that the receipt names.
         queue: QueueName,
-        /// The message.
+        /// Its offset, which the receipt names.
         offset: Offset,
         /// The attempt of the receipt.
         attempt: u32,
@@ -332,9 +332,9 @@ pub enum SettleError {
     /// The queue never had such a message.
     #[error("queue '{queue}' never delivered a message {offset}")]
     Unknown {
-        /// The queue.
+        /// The one that the receipt names.
         queue: QueueName,
-        /// The message.
+        /// An offset that it never gave.
         offset: Offset,
     },
     /// The message was already received.
@@ -342,11 +342,11 @@ pub enum SettleError {
         "message {offset} of queue '{queue}' was already marked as received; its lease runs until {until}"
     )]
     AlreadyReceived {
-        /// The queue.
+        /// The one that the receipt names.
         queue: QueueName,
-        /// The message.
+        /// Its offset, which the receipt names.
         offset: Offset,
-        /// When it ends.
+        /// The end of the lease: work must be done by then.
         until: Timestamp,
     },
     /// A time beyond its limit.
@@ -354,7 +354,7 @@ pub enum SettleError {
     TimeTooLong {
         /// The field's name, as the API has it.
         field: &'static str,
-        /// The limit.
+        /// In milliseconds.
         max: u64,
         /// What was given.
         value: u64,

@@ -23,6 +23,7 @@ use crate::event_kinds::of_topology;
 use crate::events::Events;
 use crate::journal::{Encoded, ProposeError, Written};
 use crate::machine_cell::{Changed, MachineCell, Replayed};
+use crate::ordered_mutex::Rank;
 use crate::shared::Shared;
 
 /// Records of exchanges and bindings are written under this id, which no queue has.
@@ -48,7 +49,13 @@ impl Exchanges {
         let routes = ArcSwap::new(restored.machine.routes());
         let generation = AtomicU64::new(restored.machine.generation());
         let is_stale = AtomicBool::new(false);
-        Self { cell: MachineCell::new(TOPOLOGY, restored), routes, is_stale, generation, events }
+        Self {
+            cell: MachineCell::new(TOPOLOGY, Rank::Topology, restored),
+            routes,
+            is_stale,
+            generation,
+            events,
+        }
     }
 
     /// Their state, for checkpoints.

@@ -75,6 +75,7 @@ mod missing;
 mod nodes;
 mod open_connections;
 mod options;
+mod ordered_mutex;
 mod owed;
 mod page_out_pace;
 mod paging;

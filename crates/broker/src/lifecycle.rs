@@ -62,7 +62,7 @@ impl Shared {
         }
         let queue = Queue::new(id, name.clone(), config, now);
         let cell = Arc::new(QueueCell { created: written, ..QueueCell::with(queue, durability, owner) });
-        cell.state.lock().last_used = now;
+        cell.state.lock_new().last_used = now;
         self.catalog.insert(&cell);
         // With every queue there is less memory for messages.
         self.note_if_pressed();

@@ -11,10 +11,10 @@ use nexo_core::message::Durability;
 use nexo_core::queue::ChunkId;
 use nexo_log::{Claim, EntryKind, EntryRef, Patience, Urgency};
 use nexo_types::{Position, QueueId, Timestamp};
-use parking_lot::Mutex;
 
 use crate::journal::{Encoded, ProposeError, Proposed, Written};
 use crate::manifest::{Demand, Snapshot};
+use crate::ordered_mutex::{OrderedMutex, Rank};
 use crate::shared::Shared;
 use crate::snapshots::{SLICE_CHUNKS, SLICE_MESSAGES, note_chunks};
 
@@ -23,7 +23,7 @@ use crate::snapshots::{SLICE_CHUNKS, SLICE_MESSAGES, note_chunks};
 pub(crate) struct MachineCell<M> {
     /// Its records and snapshots are written under this id, which no queue has.
     id: QueueId,
-    state: Mutex<State<M>>,
+    state: OrderedMutex<State<M>>,
 }
 
 #[derive(Debug)]
@@ -86,8 +86,8 @@ const fn patience_of(claim: Claim) -> Patience {
 
 impl<M: Machine<Missing = Infallible>> MachineCell<M> {
     /// What was in the log, with its latest snapshot.
-    pub(crate) fn new(id: QueueId, restored: Replayed<M>) -> Self {
-        Self { id, state: Mutex::new(restored.into()) }
+    pub(crate) fn new(id: QueueId, rank: Rank, restored: Replayed<M>) -> Self {
+        Self { id, state: OrderedMutex::new(rank, restored.into()) }
     }
 
     /// A record of it, as an entry of a frame.

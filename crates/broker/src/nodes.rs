@@ -13,6 +13,7 @@ use crate::broker::Broker;
 use crate::error::{NodeChangeError, QueueError};
 use crate::journal::Written;
 use crate::machine_cell::{MachineCell, Replayed};
+use crate::ordered_mutex::Rank;
 use crate::shared::Shared;
 
 /// Records of nodes are written under this id, which no queue has: ids of queues count up from one.
@@ -27,7 +28,7 @@ pub(crate) struct NodesCell {
 impl NodesCell {
     /// What was in the log, with its latest snapshot.
     pub(crate) fn new(restored: Replayed<Nodes>) -> Self {
-        Self { cell: MachineCell::new(NODES, restored) }
+        Self { cell: MachineCell::new(NODES, Rank::Nodes, restored) }
     }
 
     /// Their state, for checkpoints.

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use nexo_core::batch::{BatchItem, MessageBatch};
 use nexo_core::offsets::OffsetSet;
 use nexo_core::queue::{Handed, MessageEntry, PageRequest, ReturnCause, SettleMode};
-use nexo_core::record::{Leave, Pick, Record};
+use nexo_core::record::Pick;
 use nexo_log::{Claim, FrameRef, Patience, ReadError, Urgency};
 use nexo_types::{Millis, Offset, Position, Priority, QueueId, SegmentId, Timestamp};
 
@@ -109,7 +109,7 @@ impl Shared {
             return;
         }
         if state.queue.page_in(request, entries, self.clock.now()) && !lost.is_empty() {
-            self.drop_damaged(state, vec![Pick { lane: request.lane, offsets: lost }]);
+            self.drop_damaged(state, &[Pick { lane: request.lane, offsets: lost }]);
         }
     }
 
@@ -145,17 +145,17 @@ impl Shared {
         self.journal.standing() == Standing::Serving
     }
 
-    fn drop_damaged(&self, state: &mut CellState, picks: Vec<Pick>) {
+    fn drop_damaged(&self, state: &mut CellState, picks: &[Pick]) {
         if !self.is_damage() {
             return;
         }
+        let Some(record) = state.queue.decide_drop_damaged(self.clock.now(), picks) else { return };
         let count: u64 = picks.iter().map(|pick| pick.offsets.len()).sum();
         tracing::error!(
             queue = %state.queue.name().in_full(),
             count,
             "messages are damaged on disk and are dropped; the segment is kept as it is"
         );
-        let record = Record::Drop { picks, why: Leave::Damaged, at: self.clock.now() };
         let urgency = self.urgency(state, Confirm::Lazily);
         match self.commit(state, &[record], urgency, Claim::Reserved, Patience::Wait) {
             Ok(_) => self.note_damaged(count),
@@ -220,7 +220,7 @@ impl Shared {
             let back: Vec<(Offset, u32)> =
                 read.unreadable.iter().filter_map(|offset| Some((*offset, *attempts.get(offset)?))).collect();
             state.queue.give_back_credit(mailbox.consumer(), missing as u32);
-            self.settle_damaged(state, now, read.damaged);
+            self.settle_damaged(state, now, &read.damaged);
             let (_, plan) = state.queue.decide_return(now, &back, ReturnCause::Unreadable(read.retry_after));
             // Nothing dies of that.
             if let Err(error) = self.commit_verdict(state, &plan.records, plan.durable, Confirm::Lazily) {
@@ -231,15 +231,18 @@ impl Shared {
         });
     }
 
-    fn settle_damaged(&self, state: &mut CellState, now: Timestamp, damaged: Vec<Offset>) {
+    fn settle_damaged(&self, state: &mut CellState, now: Timestamp, damaged: &[Offset]) {
         debug_assert!(damaged.is_empty() || !self.keeps_damaged(), "others have them");
-        if damaged.is_empty() || !self.is_damage() {
+        if !self.is_damage() {
+            return;
+        }
+        let records = state.queue.decide_settle_damaged(now, damaged);
+        if records.is_empty() {
             return;
         }
         tracing::error!(queue = %state.queue.name().in_full(), count = damaged.len(), "messages are damaged on disk and are dropped");
         let count = damaged.len() as u64;
-        let record = Record::Settle { offsets: damaged.into_iter().collect(), why: Leave::Damaged, at: now };
-        match self.commit(state, &[record], Urgency::Lazy, Claim::Reserved, Patience::Wait) {
+        match self.commit(state, &records, Urgency::Lazy, Claim::Reserved, Patience::Wait) {
             Ok(_) => self.note_damaged(count),
             Err(error) => {
                 tracing::error!(queue = %state.queue.name().in_full(), %error, "damaged messages cannot be dropped now");

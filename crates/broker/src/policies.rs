@@ -18,7 +18,6 @@ use nexo_core::config::QueueConfig;
 use nexo_core::machine::Step;
 use nexo_core::message::Durability;
 use nexo_core::policy::{Policies, PolicyError, PolicyPair, PolicyRecord, QueueFacts, Subject, effective};
-use nexo_core::record::Record;
 use nexo_core::topology::Topology;
 use nexo_log::{Claim, Patience, Urgency};
 use nexo_types::{ExchangeName, QueueId, QueueKind, QueueName, VhostName};
@@ -28,6 +27,7 @@ use crate::error::{PolicyChangeError, QueueError};
 use crate::event_kinds::log_policies;
 use crate::journal::{ProposeError, Standing, Written};
 use crate::machine_cell::{MachineCell, Replayed};
+use crate::ordered_mutex::Rank;
 use crate::queue_cell::QueueCell;
 use crate::shared::Shared;
 use crate::workers::Work;
@@ -48,7 +48,7 @@ impl PolicyCell {
     /// What was in the log, with its latest snapshot.
     pub(crate) fn new(restored: Replayed<Policies>) -> Self {
         let latest = ArcSwap::from_pointee(restored.machine.clone());
-        Self { cell: MachineCell::new(POLICIES, restored), latest }
+        Self { cell: MachineCell::new(POLICIES, Rank::Policies, restored), latest }
     }
 
     /// Their state, for checkpoints.
@@ -230,13 +230,7 @@ impl Shared {
 
     fn facts_of(&self, name: &QueueName, base: &QueueConfig) -> QueueFacts {
         let codecs = &self.options.codecs;
-        let kind = codecs.kind(name, base);
-        // Where arguments are given, only they tell whether a client asked for what is the default.
-        let names_overflow = match kind {
-            QueueKind::Native => base.overflow != QueueConfig::default().overflow,
-            _ => codecs.names_overflow(base),
-        };
-        QueueFacts { kind, names_overflow }
+        QueueFacts { kind: codecs.kind(name, base), names_overflow: codecs.names_overflow(name, base) }
     }
 
     /// Has all queues and exchanges be as policies say. What a crash cut off is completed so.
@@ -300,7 +294,7 @@ impl Shared {
                 // The time that it may be unused begins now, as in RabbitMQ.
                 state.last_used = now;
             }
-            let record = Record::Configure { config, at: now };
+            let record = state.queue.decide_configure(now, config);
             // Nobody waits for it: if it is lost, the next start does it again.
             self.commit(state, &[record], Urgency::Lazy, Claim::Reserved, Patience::RefuseLast).map(drop)
         })?;

@@ -40,11 +40,11 @@ pub trait DeadLetterCodec: Send + Sync + Debug {
     /// The message as it is published to a dead-letter exchange, and the keys it is routed by.
     fn dead_letter(&self, message: StoredMessage, note: &DeathInfo<'_>) -> DeadLetter;
 
-    /// The letter as one of its queues takes it, which may rank and keep messages in a way of its own.
-    fn for_queue(&self, letter: &NewMessage, queue: &QueueConfig) -> NewMessage;
+    /// The dead letter as one of its queues takes it, which may rank and keep messages in a way of its own.
+    fn for_queue(&self, dead_letter: &NewMessage, queue: &QueueConfig) -> NewMessage;
 
-    /// Whether sending this letter to `queue` would close a circle that nobody but the broker keeps going.
-    fn is_cycle(&self, letter: &NewMessage, queue: &QueueName) -> bool;
+    /// Whether sending this dead letter to `queue` would close a circle that nobody but the broker keeps going.
+    fn is_cycle(&self, dead_letter: &NewMessage, queue: &QueueName) -> bool;
 }
 
 /// Gives a message that the broker sends by itself the form in which clients of the protocol expect one.

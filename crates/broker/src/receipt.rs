@@ -10,9 +10,9 @@ use thiserror::Error;
 /// recognised and refused, so a worker that was too slow cannot settle what another now works on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Receipt {
-    /// The queue.
+    /// Which queue; a later one of the same name has another id.
     pub queue: QueueId,
-    /// The message.
+    /// Its offset, from 0 on in each queue.
     pub offset: Offset,
     /// Which delivery of it, counting from 1.
     pub attempt: u32,
@@ -30,7 +30,7 @@ pub enum ReceiptError {
     /// It is something else.
     #[error("'{text}' is not a receipt; one looks like '{example}' and comes with a delivered message")]
     NoReceipt {
-        /// Its head.
+        /// At most its first 64 characters.
         text: String,
         /// What one looks like.
         example: Receipt,

@@ -456,7 +456,7 @@ impl<'a> Rebuild<'a> {
         let record = record.map_err(|error| error.to_string())?;
         let id = entry.queue;
         self.next_queue = self.next_queue.max(id.0 + 1);
-        self.time = self.time.max(record.time());
+        self.time = self.time.max(record.time().unwrap_or_default());
         match (&record, self.queues.get_mut(&id)) {
             (Record::Create { name, config, at }, None) => {
                 let queue = Queue::new(id, name.clone(), config.clone(), *at);

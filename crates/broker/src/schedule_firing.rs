@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use nexo_core::machine::Step;
-use nexo_core::message::{Durability, NewMessage, PriorityCap};
+use nexo_core::message::{Durability, NewMessage};
 use nexo_core::queue::{Admission, Death, PushOutcome};
 use nexo_core::record::Record;
 use nexo_core::schedule::{
@@ -20,8 +20,7 @@ use nexo_core::schedule::{
 use nexo_core::shared_messages::SharedMessages;
 use nexo_core::topology::RouteError;
 use nexo_log::{Claim, Urgency};
-use nexo_types::{JobQueueName, Millis, Position, QueueId, QueueKind, Timestamp, VhostName};
-use parking_lot::MutexGuard;
+use nexo_types::{JobQueueName, Millis, Position, QueueId, Timestamp, VhostName};
 
 use crate::broker::Broker;
 use crate::commit::Confirm;
@@ -29,7 +28,7 @@ use crate::error::{QueueError, ScheduleRunError};
 use crate::jobs::JobCallError;
 use crate::journal::{Encoded, ProposeError, Proposed, Written};
 use crate::property_codec::Publication;
-use crate::queue_cell::{CellState, QueueCell};
+use crate::queue_cell::{CellGuard, QueueCell};
 use crate::rebuild::{rebuilding, replaced};
 use crate::schedules::Held;
 use crate::share::SHARE_BYTES_MIN;
@@ -99,7 +98,7 @@ enum Aim<'a> {
 /// A queue that gets messages.
 struct Target<'a> {
     cell: &'a Arc<QueueCell>,
-    state: MutexGuard<'a, CellState>,
+    state: CellGuard<'a>,
     records: Vec<(Record, Durability)>,
     deaths: Vec<Death>,
     urgency: Urgency,
@@ -356,10 +355,9 @@ impl Shared {
         cells: &[Arc<QueueCell>],
     ) -> Result<Sent, Unsent> {
         let messages = self.messages(&entry.schedule, why.times());
-        let now = self.clock.now();
         let mut taken = vec![false; messages.len()];
         let mut refusal: Option<String> = None;
-        let mut targets: Vec<Target<'_>> = Vec::with_capacity(cells.len());
+        let mut states: Vec<(&Arc<QueueCell>, CellGuard<'_>)> = Vec::with_capacity(cells.len());
         let latest = Instant::now() + LOCK_WAIT_MAX;
         // Large ones are stored once for all of them.
         let shares = cells.len() > 1 && messages.iter().any(|message| message.body.len() >= SHARE_BYTES_MIN);
@@ -376,6 +374,12 @@ impl Shared {
                 refusal = Some(format!("queue '{}' does not exist", cell.name));
                 continue;
             }
+            states.push((cell, state));
+        }
+        // Asked under all locks: whoever had one before may have written a later time otherwise.
+        let now = self.clock.now();
+        let mut targets: Vec<Target<'_>> = Vec::with_capacity(states.len());
+        for (cell, state) in states {
             let mut target = self.target(cell, state, &messages, now, &mut taken, &mut refusal);
             if shares {
                 self.share(&mut target, &mut shared);
@@ -410,23 +414,17 @@ impl Shared {
     fn target<'a>(
         &self,
         cell: &'a Arc<QueueCell>,
-        state: MutexGuard<'a, CellState>,
+        state: CellGuard<'a>,
         messages: &[NewMessage],
         now: Timestamp,
         taken: &mut [bool],
         refusal: &mut Option<String>,
     ) -> Target<'a> {
         let codecs = &self.options.codecs;
-        // Where no protocol says how high a priority may be, it is as high as it likes.
-        let is_native = codecs.kind(&cell.name, state.queue.config()) == QueueKind::Native;
+        let durability = if state.durable { Durability::Durable } else { Durability::Transient };
         let fit = |message: &NewMessage| {
-            let asked = message.priority;
-            let mut message = codecs.for_queue(message, state.queue.config());
-            if is_native {
-                (message.priority, message.priority_cap) = (asked, PriorityCap::None);
-            }
-            message.durability = if state.durable { Durability::Durable } else { Durability::Transient };
-            message
+            let fitted = codecs.publication_for(message, &cell.name, state.queue.config());
+            NewMessage { durability, ..fitted }
         };
         let messages: Vec<NewMessage> = messages.iter().map(fit).collect();
         let plan = state.queue.decide_push(now, &messages, Admission::Checked);
@@ -438,9 +436,8 @@ impl Shared {
                 }
             }
         }
-        let own = if state.durable { Durability::Durable } else { Durability::Transient };
         let mut records: Vec<(Record, Durability)> =
-            plan.reserve.into_iter().map(|record| (record, own)).collect();
+            plan.reserve.into_iter().map(|record| (record, durability)).collect();
         let mut deaths = Vec::new();
         for (durability, batch) in plan.batches {
             deaths.extend(plan.dead_letters.deaths_in(&batch));
@@ -456,7 +453,7 @@ impl Shared {
     fn share(&self, target: &mut Target<'_>, shared: &mut Option<SharedMessages>) {
         for (record, durability) in &mut target.records {
             if let Record::Messages(batch) = record {
-                *record = Record::Messages(self.share_letter(batch.clone(), *durability, shared));
+                *record = Record::Messages(self.share_batch(batch.clone(), *durability, shared));
             }
         }
     }

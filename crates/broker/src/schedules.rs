@@ -22,6 +22,7 @@ use crate::broker::Broker;
 use crate::error::{QueueError, ScheduleChangeError};
 use crate::journal::{ProposeError, Written};
 use crate::machine_cell::{MachineCell, Replayed};
+use crate::ordered_mutex::{OrderedMutex, Rank};
 use crate::shared::Shared;
 use crate::workers::Work;
 
@@ -35,7 +36,7 @@ pub(crate) struct ScheduleCell {
     /// Those whose time has come and that have to wait. To be locked after the machine, if both are needed.
     pub(crate) held: Mutex<BTreeMap<ScheduleKey, Held>>,
     /// One worker at a time fires.
-    pub(crate) firing: Mutex<()>,
+    pub(crate) firing: OrderedMutex<()>,
     /// Somebody tells the timer when the next is due.
     arming: Mutex<()>,
     /// A worker will look which of them are due.
@@ -93,9 +94,9 @@ impl ScheduleCell {
     /// What was in the log, with its latest snapshot.
     pub(crate) fn new(restored: Replayed<Schedules>) -> Self {
         Self {
-            cell: MachineCell::new(SCHEDULES, restored),
+            cell: MachineCell::new(SCHEDULES, Rank::Schedules, restored),
             held: Mutex::default(),
-            firing: Mutex::default(),
+            firing: OrderedMutex::new(Rank::Firing, ()),
             arming: Mutex::default(),
             is_queued: AtomicBool::new(false),
             counters: Counters::default(),

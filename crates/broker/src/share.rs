@@ -15,7 +15,6 @@ use nexo_core::record::Record;
 use nexo_core::shared_messages::SharedMessages;
 use nexo_log::{Claim, Patience, Urgency};
 use nexo_types::Position;
-use parking_lot::MutexGuard;
 
 use crate::broker::Broker;
 use crate::commit::Confirm;
@@ -24,7 +23,7 @@ use crate::flow::{Evenness, Pacing};
 use crate::follow_up::Aftermath;
 use crate::handle::QueueHandle;
 use crate::journal::{Encoded, Proposed, Written};
-use crate::queue_cell::{CellState, QueueCell};
+use crate::queue_cell::{CellGuard, QueueCell};
 use crate::rebuild::replaced;
 use crate::shared::Shared;
 
@@ -70,7 +69,7 @@ struct Member<'a> {
     /// Its place among those that were named.
     place: usize,
     cell: &'a Arc<QueueCell>,
-    state: MutexGuard<'a, CellState>,
+    state: CellGuard<'a>,
     plan: PackedPlan,
     urgency: Urgency,
 }

@@ -184,7 +184,7 @@ impl Shared {
                         None => {
                             let (claim, patience) = (Claim::Reserved, Patience::RefuseLast);
                             self.commit(from, &[leave], Urgency::Lazy, claim, patience)?;
-                            self.note_damaged_letter(cell, *offset);
+                            self.note_damaged_dead_letter(cell, *offset);
                         }
                     }
                 }
@@ -196,7 +196,7 @@ impl Shared {
     }
 
     /// A dead letter has left its queue because it is damaged.
-    pub(crate) fn note_damaged_letter(&self, cell: &QueueCell, offset: Offset) {
+    pub(crate) fn note_damaged_dead_letter(&self, cell: &QueueCell, offset: Offset) {
         tracing::error!(queue = %cell.name.in_full(), %offset, "a dead letter is damaged on disk and is dropped");
         self.note_damaged(1);
     }
@@ -413,10 +413,9 @@ impl Shared {
             });
         }
         self.with_both(cell, &target, |from, to, now| {
-            let held = |one: &Handed| from.queue.is_held(one.offset);
-            let moving = messages.iter().filter(|(one, _)| held(one)).map(|(one, message)| Moving {
-                message: message.clone().into_moved(None),
-                leave: Record::Settle { offsets: OffsetSet::one(one.offset), why: Leave::Moved, at: now },
+            let moving = messages.iter().filter_map(|(one, message)| {
+                let leave = from.queue.decide_move(now, one.offset)?;
+                Some(Moving { message: message.clone().into_moved(None), leave })
             });
             let moving = moving.collect();
             self.move_all(from, to, moving, now)

@@ -58,7 +58,7 @@ pub enum InstallError {
     /// The name is taken.
     #[error("queue '{name}' exists already, or is being installed")]
     Exists {
-        /// The name.
+        /// That of the queue that was to be installed.
         name: QueueName,
     },
     /// The bytes make no sense to this build.
@@ -76,7 +76,7 @@ pub enum InstallError {
     /// Messages have not come.
     #[error("{missing} messages of the queue have not come")]
     Incomplete {
-        /// How many.
+        /// Messages that have not come.
         missing: u64,
     },
     /// The other broker's clock is too far ahead.

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use common::*;
-use nexo_broker::job_rules::{BudgetConfig, JobQueueConfig, JobState, Receipt, Reply, TokenReport};
+use nexo_broker::job_rules::{BudgetConfig, JobQueueConfig, JobReceipt, JobState, Reply, TokenReport};
 use nexo_broker::{Broker, BrokerOptions, JobRequest, NewMessage, PopRequest, QueueConfig, WaiterRequest};
 use nexo_log::disk::FaultyDisk;
 use nexo_types::{BudgetName, JobQueueName, Millis};
@@ -39,9 +39,9 @@ struct Told {
     /// Asked for, and not answered.
     asked: Option<String>,
     /// Jobs that were completed.
-    completed: BTreeSet<Receipt>,
+    completed: BTreeSet<JobReceipt>,
     /// Jobs that were handed out and not completed.
-    held: BTreeSet<Receipt>,
+    held: BTreeSet<JobReceipt>,
     handed: u64,
     done: bool,
 }
@@ -80,7 +80,7 @@ async fn ask(broker: &Broker, told: &mut Told, key: &str, id: &str, in_queue: bo
     Ok(())
 }
 
-async fn take(broker: &Broker, told: &mut Told) -> Result<Option<Receipt>, ()> {
+async fn take(broker: &Broker, told: &mut Told) -> Result<Option<JobReceipt>, ()> {
     let lease = Some(Millis::from_secs(3600));
     let taken = broker.take_jobs(&deals(), "w", lease, 1, Duration::ZERO).await.map_err(drop)?;
     let receipt = taken.first().map(|handed| handed.receipt);
@@ -89,7 +89,7 @@ async fn take(broker: &Broker, told: &mut Told) -> Result<Option<Receipt>, ()> {
     Ok(receipt)
 }
 
-async fn complete(broker: &Broker, told: &mut Told, receipt: Receipt) -> Result<(), ()> {
+async fn complete(broker: &Broker, told: &mut Told, receipt: JobReceipt) -> Result<(), ()> {
     let result = Bytes::from_static(b"[1, 2, 3]");
     broker.complete_job(receipt, result, None, TokenReport::default()).await.map_err(drop)?;
     told.held.remove(&receipt);
@@ -179,7 +179,7 @@ async fn check(told: &Told, disk: FaultyDisk, what: &str) {
                 jobs.job(receipt.job).is_some_and(|(_, job)| matches!(job.state(), JobState::Running(_)))
             })
         });
-        let receipts: Vec<Receipt> = taken.iter().map(|handed| handed.receipt).chain(held).collect();
+        let receipts: Vec<JobReceipt> = taken.iter().map(|handed| handed.receipt).chain(held).collect();
         if receipts.is_empty() {
             break;
         }

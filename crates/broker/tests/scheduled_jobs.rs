@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use common::*;
-use nexo_broker::job_rules::{AskedState, BudgetConfig, Handed, JobQueueConfig, Receipt, Reply, TokenReport};
+use nexo_broker::job_rules::{
+    AskedState, BudgetConfig, Handed, JobQueueConfig, JobReceipt, Reply, TokenReport,
+};
 use nexo_broker::schedule::{
     Action, CatchUp, Schedule, ScheduleChange, ScheduleStatus, ScheduledJob, TimeTable,
 };
@@ -109,7 +111,7 @@ async fn take(broker: &Broker) -> Vec<Handed> {
     broker.take_jobs(&deals(), "w", None, 10, Duration::from_secs(20)).await.unwrap()
 }
 
-async fn complete(broker: &Broker, receipt: Receipt) {
+async fn complete(broker: &Broker, receipt: JobReceipt) {
     let result = Bytes::from_static(b"[]");
     broker.complete_job(receipt, result, None, TokenReport::default()).await.unwrap();
 }

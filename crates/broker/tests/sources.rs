@@ -86,9 +86,8 @@ fn no_code_names_a_protocol() {
             assert_eq!(member, "Native", "{path} names a format of properties");
             assert!(path.to_string().ends_with("headers.rs"), "{path} tells formats apart");
         }
-        for member in members(&code, "QueueKind::") {
-            assert_eq!(member, "Native", "{path} names a kind of queue");
-        }
+        // Which kind of queue it is, and what follows from that, is asked of the codecs.
+        assert_eq!(members(&code, "QueueKind::"), [""; 0], "{path} names a kind of queue");
         words += code.split_whitespace().count();
     }
     assert!(words > 10_000, "only {words} words were read");

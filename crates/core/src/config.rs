@@ -130,7 +130,7 @@ pub enum Backoff {
         base: Millis,
         /// The factor in thousandths, so that the rules need no floating point.
         factor_permille: u32,
-        /// The longest wait.
+        /// The longest wait, in milliseconds.
         cap: Millis,
     },
 }
@@ -149,7 +149,7 @@ pub enum Overflow {
 /// At most `deliveries` in any `period`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RateLimit {
-    /// How many.
+    /// Deliveries in each period, from 1 on.
     pub deliveries: u32,
     /// In which time.
     pub period: Millis,
@@ -206,7 +206,7 @@ pub enum ConfigError {
     /// A number outside its range.
     #[error("{field} must be between {min} and {max}; it is {value}")]
     OutOfRange {
-        /// The setting.
+        /// As clients call it.
         field: &'static str,
         /// Smallest allowed.
         min: u64,
@@ -218,13 +218,13 @@ pub enum ConfigError {
     /// A queue that would move its dead letters to itself.
     #[error("queue '{queue}' cannot be its own dead-letter queue")]
     OwnDeadLetterQueue {
-        /// The queue.
+        /// The one that would be sent its own dead letters.
         queue: QueueName,
     },
     /// Dead letters that would leave their virtual host.
     #[error("dead letters of queue '{queue}' cannot go to another virtual host")]
     DeadLettersElsewhere {
-        /// The queue.
+        /// The one whose dead letters would leave its virtual host.
         queue: QueueName,
     },
     /// The dead-letter queue's name, made from the queue's, is no name.
@@ -232,9 +232,9 @@ pub enum ConfigError {
         "queue '{queue}' needs a named dead-letter queue, because '{queue}_dlq' is longer than {max} bytes"
     )]
     DeadLetterNameTooLong {
-        /// The queue.
+        /// The one whose dead-letter queue has no valid name.
         queue: QueueName,
-        /// The limit.
+        /// In bytes.
         max: usize,
     },
 }

@@ -23,6 +23,8 @@ pub mod record;
 pub mod schedule;
 pub mod shared_messages;
 pub mod topology;
+#[cfg(test)]
+mod versions;
 mod wire;
 
 pub use wire::WireError;

@@ -66,13 +66,13 @@ pub enum DeathReason {
 pub struct Origin {
     /// Why it was moved.
     pub reason: DeathReason,
-    /// The queue it was in.
+    /// The queue in which it died.
     pub queue: QueueName,
-    /// Its offset there.
+    /// Its offset in that queue.
     pub offset: Offset,
     /// How often it had been delivered there.
     pub attempts: u32,
-    /// When it was moved.
+    /// The broker's time of the move.
     pub at: Timestamp,
     /// When it had been pushed there.
     pub enqueued_at: Timestamp,
@@ -222,9 +222,9 @@ pub struct StoredMessage {
     pub delay: Millis,
     /// How long it may wait, from the push.
     pub lifetime: Option<Millis>,
-    /// Its deduplication id.
+    /// Its deduplication id, which its queue remembers for its window.
     pub dedup: Option<DedupId>,
-    /// Its group.
+    /// Its group, which its queue keeps in order or in fair shares.
     pub group: Option<GroupId>,
     /// Where it comes from, if it was moved.
     pub origin: Option<Origin>,

@@ -7,7 +7,7 @@
 use bytes::Bytes;
 use nexo_types::{Offset, Priority, QueueName, Timestamp};
 
-use crate::batch::MessageBatch;
+use crate::batch::{BatchKind, MessageBatch};
 use crate::config::QueueConfig;
 use crate::message::DeathReason;
 use crate::offsets::OffsetSet;
@@ -250,9 +250,9 @@ impl Record {
         out.into_bytes()
     }
 
-    /// When it was decided. One that carries no time is as old as can be.
+    /// When it was decided, if it carries that. Copies of messages carry the times at which these were pushed.
     #[must_use]
-    pub fn time(&self) -> Timestamp {
+    pub fn time(&self) -> Option<Timestamp> {
         match self {
             Self::Create { at, .. }
             | Self::Configure { at, .. }
@@ -263,9 +263,12 @@ impl Record {
             | Self::Die { at, .. }
             | Self::Return { at, .. }
             | Self::Purge { at, .. }
-            | Self::Clear { at, .. } => *at,
-            Self::Messages(batch) => batch.items().last().map_or(Timestamp(0), |item| item.enqueued_at),
-            Self::Delete | Self::Reserve { .. } => Timestamp(0),
+            | Self::Clear { at, .. } => Some(*at),
+            Self::Messages(batch) => match batch.kind() {
+                BatchKind::Pushed => batch.items().last().map(|item| item.enqueued_at),
+                BatchKind::Relocated => None,
+            },
+            Self::Delete | Self::Reserve { .. } => None,
         }
     }
 

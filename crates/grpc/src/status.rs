@@ -253,7 +253,8 @@ mod tests {
         assert_eq!(code(JobError::NoSuchJob { job }), Code::NotFound);
         let name = nexo_types::BudgetName::new("api").unwrap();
         assert_eq!(code(JobError::BudgetInUse { name, queue }), Code::FailedPrecondition);
-        assert_eq!(code(JobError::NotHeld { job, hold: 1, state: "" }), Code::FailedPrecondition);
+        let receipt = nexo_broker::job_rules::JobReceipt { job, hold: 1 };
+        assert_eq!(code(JobError::NotHeld { receipt, state: "" }), Code::FailedPrecondition);
         assert_eq!(code(JobError::BadSetting { reason: String::new() }), Code::InvalidArgument);
         assert_eq!(code(JobError::OutOfMemory { used: 2, max: 1 }), Code::ResourceExhausted);
         let away = QueueError::Unavailable { reason: "disk full".into() };

@@ -58,7 +58,7 @@ pub enum OpenError {
     Newer {
         /// The directory.
         dir: String,
-        /// The version on disk.
+        /// The version that the directory names.
         found: u32,
         /// The newest version this release knows.
         supported: u32,
@@ -125,15 +125,15 @@ pub enum AppendError {
     /// An earlier write or sync failed, and nothing can be promised any more.
     #[error("the log has failed and takes no more writes: {reason}")]
     Failed {
-        /// The first failure.
+        /// What failed first, after which nothing more is taken.
         reason: Arc<str>,
     },
     /// A frame has a largest size.
     #[error("a frame of {bytes} bytes is too large for the log, which takes at most {max}")]
     TooLarge {
-        /// The frame.
+        /// The length of the frame, in bytes.
         bytes: usize,
-        /// The most that is taken.
+        /// The longest frame, in bytes.
         max: usize,
     },
     /// It would have had to wait, and was told not to: see [`Patience`](crate::Patience).
@@ -150,7 +150,7 @@ pub enum LogError {
     /// A write or sync failed; whether the frame is on disk is not known.
     #[error("the log has failed: {reason}")]
     Failed {
-        /// The first failure.
+        /// What failed first, after which nothing more is taken.
         reason: Arc<str>,
     },
     /// The log was closed before.

@@ -97,6 +97,34 @@ fn no_comment_is_a_question_word() {
     }
 }
 
+/// The words of a text that begin with a capital.
+fn capitals(text: &str) -> BTreeSet<&str> {
+    let words = text.split(|c: char| !c.is_alphanumeric());
+    words.filter(|word| word.starts_with(char::is_uppercase)).collect()
+}
+
+/// The variants of an enum, as its source names them.
+fn variants<'a>(source: &'a str, heading: &str) -> BTreeSet<&'a str> {
+    let (_, body) = source.split_once(heading).unwrap_or_else(|| panic!("there is no '{heading}'"));
+    let lines = body.lines().skip(1).take_while(|line| *line != "}");
+    let names =
+        lines.filter_map(|line| line.strip_prefix("    ")?.split(|c: char| !c.is_alphanumeric()).next());
+    names.filter(|name| name.starts_with(char::is_uppercase)).collect()
+}
+
+#[test]
+fn the_life_of_a_message_is_told_in_records() {
+    let page = page();
+    let (_, life) = page.split_once("## The life of a message").unwrap();
+    let (_, diagram) = life.split_once("```text").unwrap();
+    let (diagram, _) = diagram.split_once("```").unwrap();
+    let told = capitals(diagram);
+    let source = fs::read_to_string(root().join("crates/core/src/record.rs")).unwrap();
+    let records = variants(&source, "pub enum Record {");
+    assert!(told.len() > 4 && records.len() > 10, "{told:?} of {records:?}");
+    assert!(told.is_subset(&records), "no records: {:?}", told.difference(&records).collect::<Vec<_>>());
+}
+
 /// What the system shows of a name.
 fn shown(name: &str) -> String {
     name.chars().take(15).collect()

@@ -14,9 +14,10 @@ pub enum Protocol {
 }
 
 /// In whose words a queue was asked for. All queues are alike.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum QueueKind {
-    /// The native API, or the broker itself for dead letters.
+    /// The native API, or the broker itself for dead letters: what no other protocol knows as its own.
+    #[default]
     Native,
     /// AMQP: what RabbitMQ calls a classic queue.
     Classic,

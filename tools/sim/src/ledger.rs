@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use nexo_cluster::{EntryId, GroupEntry, Payload};
-use nexo_core::jobs::{JobState, Receipt as JobReceipt};
+use nexo_core::jobs::{JobReceipt, JobState};
 use nexo_types::{JobId, LogIndex, NodeId, Offset, QueueId, RaftGroupId, Term, Timestamp};
 
 use crate::state::{State, look_into};

@@ -15,7 +15,6 @@ use nexo_core::queue::Admission;
 use nexo_core::record::Record;
 use nexo_log::{Claim, Urgency};
 use nexo_types::{JobId, Millis, Priority, QueueName};
-use parking_lot::MutexGuard;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
@@ -23,7 +22,7 @@ use super::JOBS;
 use crate::error::QueueError;
 use crate::journal::{Encoded, ProposeError, Proposed, Written};
 use crate::property_codec::Publication;
-use crate::queue_cell::{CellState, QueueCell};
+use crate::queue_cell::{CellGuard, QueueCell};
 use crate::shared::Shared;
 use crate::workers::Work;
 
@@ -335,8 +334,7 @@ impl Shared {
             }
         }
         cells.sort_unstable_by_key(|(cell, _)| cell.id);
-        let mut states: Vec<MutexGuard<'_, CellState>> =
-            cells.iter().map(|(cell, _)| cell.state.lock()).collect();
+        let mut states: Vec<CellGuard<'_>> = cells.iter().map(|(cell, _)| cell.state.lock()).collect();
         let now = self.clock.now();
         let mut pushes: Vec<(usize, Record, Durability)> = Vec::new();
         for (at, (_, messages)) in cells.iter().enumerate() {

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use nexo_core::jobs::{
-    Asked, Budget, Finish, Handed, Job, JobAnswer, JobCommand, JobError, JobQueue, JobState, Jobs, Outcome,
-    Receipt, Reply, Settled, TokenReport,
+    Asked, Budget, Finish, Handed, Job, JobAnswer, JobCommand, JobError, JobQueue, JobReceipt, JobState,
+    Jobs, Outcome, Reply, Settled, TokenReport,
 };
 use nexo_core::topology::Topology;
 use nexo_types::{BudgetName, JobId, JobQueueName, Millis, Timestamp, VhostName, limits};
@@ -160,7 +160,7 @@ impl Broker {
     /// If the job is not its any more, or the log takes no more.
     pub async fn extend_job(
         &self,
-        receipt: Receipt,
+        receipt: JobReceipt,
         lease: Option<Millis>,
         progress: Option<Bytes>,
     ) -> Result<Timestamp, JobCallError> {
@@ -185,7 +185,7 @@ impl Broker {
     /// If the job is not its any more, the result is no JSON or too large, or the log takes no more.
     pub async fn complete_job(
         &self,
-        receipt: Receipt,
+        receipt: JobReceipt,
         result: Bytes,
         used: Option<u64>,
         report: TokenReport,
@@ -201,7 +201,7 @@ impl Broker {
     /// If the job is not its any more, or the log takes no more.
     pub async fn fail_job(
         &self,
-        receipt: Receipt,
+        receipt: JobReceipt,
         error: &str,
         used: Option<u64>,
         report: TokenReport,
@@ -219,7 +219,7 @@ impl Broker {
     ///
     /// # Errors
     /// If the job is not its any more, or the log takes no more.
-    pub async fn give_back_job(&self, receipt: Receipt) -> Result<(), JobCallError> {
+    pub async fn give_back_job(&self, receipt: JobReceipt) -> Result<(), JobCallError> {
         self.jobs_command(&JobCommand::GiveBack { receipt }).await.map(drop)
     }
 

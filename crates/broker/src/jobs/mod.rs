@@ -28,6 +28,7 @@ use parking_lot::Mutex;
 use crate::error::QueueError;
 use crate::journal::{ProposeError, Standing, Written};
 use crate::machine_cell::{MachineCell, Replayed};
+use crate::ordered_mutex::{OrderedMutex, Rank};
 use crate::shared::Shared;
 use crate::workers::Work;
 
@@ -49,7 +50,7 @@ const REFRESH_MAX: usize = 1_000;
 #[derive(Debug)]
 pub(crate) struct JobsCell {
     cell: MachineCell<Jobs>,
-    takers: Mutex<Takers>,
+    takers: OrderedMutex<Takers>,
     ticker: Ticker,
     /// Calls that wait for a job to be finished.
     callers: Mutex<HashMap<JobId, VecDeque<Caller>>>,
@@ -77,8 +78,8 @@ impl JobsCell {
     pub(crate) fn new(restored: Replayed<Jobs>) -> Self {
         let memory_bytes = restored.machine.memory_bytes();
         Self {
-            cell: MachineCell::new(JOBS, restored),
-            takers: Mutex::default(),
+            cell: MachineCell::new(JOBS, Rank::Jobs, restored),
+            takers: OrderedMutex::new(Rank::Takers, Takers::default()),
             ticker: Ticker::default(),
             callers: Mutex::default(),
             memory_bytes: AtomicU64::new(memory_bytes),
@@ -144,14 +145,14 @@ impl Shared {
         claim: Claim,
         decide: impl FnOnce(&mut Jobs, Timestamp) -> Result<(Vec<JobRecord>, JobAnswer), JobError>,
     ) -> Result<(JobAnswer, Written, Touched), JobCallError> {
-        let now = self.clock.now();
         let mut answer = JobAnswer::Done;
         let (follow, mut wake_by) = (RefCell::new(Follow::default()), None);
         let changed = self.change_advanced(
             &self.jobs.cell,
             &[],
             |jobs| {
-                let (records, decided) = decide(jobs, now)?;
+                // Asked under the lock: whoever had it before may have written a later time otherwise.
+                let (records, decided) = decide(jobs, self.clock.now())?;
                 answer = decided;
                 *follow.borrow_mut() = Follow::of(jobs, &records);
                 let step = |record| Step { record, durability: Durability::Durable };

@@ -45,12 +45,11 @@ impl Shared {
         self.make_room_for_jobs()?;
         let new = self.scheduled_job(queue, job)?;
         let command = JobCommand::Ask { queue: queue.clone(), job: new, waiter: None };
-        let now = self.clock.now();
         let (mut follow, mut wake_by) = (Follow::default(), None);
         let changed = self.change_both(
             (&self.jobs.cell, self.schedules.cell()),
             |jobs, schedules| {
-                let (records, _) = jobs.decide_command(now, &command).map_err(Not::Refused)?;
+                let (records, _) = jobs.decide_command(self.clock.now(), &command).map_err(Not::Refused)?;
                 let beside = steps(schedules).map_err(Not::Scheduled)?;
                 follow = Follow::of(jobs, &records);
                 let step = |record| Step { record, durability: Durability::Durable };

@@ -38,7 +38,7 @@ pub(crate) async fn check(broker: &Broker, receipts: &[String], more: &[&str]) {
         assert_eq!((left("cleared").ready, left("cleared").leased), (0, 0));
         assert!(left("changed").config.paused && left("changed").ready == 1);
         assert_eq!(bodies(&pop(broker, &queue("renewed"), 2).await), ["after"]);
-        for text in ["deleted", "fleeting"] {
+        for text in ["deleted", "transient"] {
             assert!(broker.queue_stats(&queue(text)).is_err(), "{round} {text}");
         }
     }
@@ -125,7 +125,7 @@ fn check_topology(broker: &Broker, more: &[&str]) {
         let hashed: Vec<_> = (0..50u8).map(|n| route("hash", &[n])).collect();
         assert!(hashed.contains(&vec![plain]) && hashed.contains(&vec![nothing]));
         assert!(routes.is_delayed(&exchange(&format!("{round} delayed"))));
-        for text in ["deleted", "fleeting"] {
+        for text in ["deleted", "transient"] {
             assert!(broker.check_exchange(&exchange(&format!("{round} {text}"))).is_err());
         }
     }

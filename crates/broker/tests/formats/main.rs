@@ -1,8 +1,10 @@
 //! Data directories of earlier formats, kept as they were written: each opens, and everything in it is there.
 //!
 //! `fixtures/format-N` holds the files of a directory of format N as a crash left them, without the zeros at their ends,
-//! which `lengths.txt` counts. A change of the format adds a directory beside those that are there:
-//! `NEXO_FIXTURE=crates/broker/tests/fixtures/format-N cargo test -p nexo-broker --test formats -- --ignored write_a_fixture`
+//! which `lengths.txt` counts. `format-N-cluster` is that of a node of a cluster, which has its Raft group in the log, and
+//! `format-N-jobs` one with nothing but job queues, whose snapshots have had versions of their own. A change of the format adds
+//! directories beside those that are there:
+//! `NEXO_FIXTURE=$PWD/crates/broker/tests/fixtures/format-N cargo test -p nexo-broker --test formats -- --ignored write_a_fixture`
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic like the tests themselves")]
 
 #[path = "../common/mod.rs"]
@@ -11,6 +13,7 @@ mod format_2;
 mod format_3;
 mod format_6;
 mod jobs;
+mod node;
 mod policies;
 mod refused;
 mod schedules;
@@ -21,6 +24,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use nexo_broker::{Broker, BrokerOptions};
+
+use node::Node;
 
 /// What is kept beside the files of the broker.
 const LENGTHS: &str = "lengths.txt";
@@ -104,7 +109,7 @@ async fn format_5_opens_with_everything_in_it() {
 async fn format_6_opens_with_everything_in_it() {
     let dir = tempfile::tempdir().unwrap();
     let receipts = unpack(&fixture("format-6"), dir.path());
-    check_format_6(dir.path(), &receipts, Policies::NotYet, Schedules::NotYet).await;
+    check_format_6(dir.path(), Node::ByItself, &receipts, Policies::NotYet, Schedules::NotYet).await;
 }
 
 /// The same story, with policies and parameters.
@@ -112,7 +117,7 @@ async fn format_6_opens_with_everything_in_it() {
 async fn format_7_opens_with_everything_in_it() {
     let dir = tempfile::tempdir().unwrap();
     let receipts = unpack(&fixture("format-7"), dir.path());
-    check_format_6(dir.path(), &receipts, Policies::Told, Schedules::NotYet).await;
+    check_format_6(dir.path(), Node::ByItself, &receipts, Policies::Told, Schedules::NotYet).await;
 }
 
 /// The same story, with schedules and job queues.
@@ -120,7 +125,7 @@ async fn format_7_opens_with_everything_in_it() {
 async fn format_8_opens_with_everything_in_it() {
     let dir = tempfile::tempdir().unwrap();
     let receipts = unpack(&fixture("format-8"), dir.path());
-    check_format_6(dir.path(), &receipts, Policies::Told, Schedules::Told).await;
+    check_format_6(dir.path(), Node::ByItself, &receipts, Policies::Told, Schedules::Told).await;
 }
 
 /// The same story; checkpoints may say what is known of a Raft group, and a schedule asks for a job.
@@ -128,20 +133,30 @@ async fn format_8_opens_with_everything_in_it() {
 async fn format_9_opens_with_everything_in_it() {
     let dir = tempfile::tempdir().unwrap();
     let receipts = unpack(&fixture("format-9"), dir.path());
-    check_format_6(dir.path(), &receipts, Policies::Told, Schedules::WithJobs).await;
+    check_format_6(dir.path(), Node::ByItself, &receipts, Policies::Told, Schedules::WithJobs).await;
 }
 
 /// What this build writes, as a crash leaves it.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_latest_format_opens_with_everything_in_it() {
+    written_now_opens(Node::ByItself).await;
+}
+
+/// What this build writes as a node of a cluster, as a crash leaves it.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_latest_format_of_a_node_of_a_cluster_opens_with_everything_in_it() {
+    written_now_opens(Node::OfCluster).await;
+}
+
+async fn written_now_opens(node: Node) {
     let (told, crashed) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let copy = crashed.path().join("copy");
-    let (broker, receipts) = story::tell(told.path()).await;
+    let (broker, receipts) = story::tell(told.path(), node).await;
     keep(told.path(), &copy, &receipts);
     broker.shutdown().await;
     let data = crashed.path().join("data");
     let receipts = unpack(&copy, &data);
-    check_format_6(&data, &receipts, Policies::Told, Schedules::WithJobs).await;
+    check_format_6(&data, node, &receipts, Policies::Told, Schedules::WithFigures).await;
 }
 
 /// Whether a story tells of policies.
@@ -161,12 +176,14 @@ impl Policies {
 }
 
 /// Whether a story tells of schedules and of job queues: they came with the same format.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Schedules {
     NotYet,
     Told,
     /// There are some that ask for jobs.
     WithJobs,
+    /// And snapshots of job queues are of their second version.
+    WithFigures,
 }
 
 impl Schedules {
@@ -180,24 +197,36 @@ impl Schedules {
                 schedules::check(broker, 3).await;
                 jobs::check(broker, 5).await;
             }
-            Self::WithJobs => {
+            Self::WithJobs | Self::WithFigures => {
                 schedules::check(broker, 4).await;
                 jobs::check(broker, 6).await;
                 jobs::check_schedules(broker);
+                if self == Self::WithFigures {
+                    jobs::check_figures(broker);
+                }
             }
         }
     }
 }
 
-async fn check_format_6(data: &Path, receipts: &[String], policies: Policies, schedules: Schedules) {
-    let broker = Broker::open(BrokerOptions::new(data)).unwrap();
+async fn check_format_6(
+    data: &Path,
+    node: Node,
+    receipts: &[String],
+    policies: Policies,
+    schedules: Schedules,
+) {
+    let broker = node.open(BrokerOptions::new(data)).await;
+    if node == Node::OfCluster {
+        node::check_group(&broker);
+    }
     users::check(&broker);
     policies.check(&broker).await;
     schedules.check(&broker).await;
     format_6::check(&broker, receipts).await;
     broker.shutdown().await;
     drop(broker);
-    let broker = Broker::open(BrokerOptions::new(data)).unwrap();
+    let broker = node.open(BrokerOptions::new(data)).await;
     users::check(&broker);
     policies.check(&broker).await;
     schedules.check(&broker).await;
@@ -223,7 +252,12 @@ async fn write_a_fixture() {
     let target = PathBuf::from(std::env::var_os("NEXO_FIXTURE").expect("NEXO_FIXTURE says where to"));
     assert!(!target.exists(), "a fixture is never written again: {}", target.display());
     let dir = tempfile::tempdir().unwrap();
-    let (broker, receipts) = story::tell(dir.path()).await;
+    let name = target.file_name().unwrap().to_str().unwrap();
+    let (broker, receipts) = match name.rsplit_once('-').unwrap().1 {
+        "jobs" => (story::tell_of_jobs(dir.path()).await, Vec::new()),
+        "cluster" => story::tell(dir.path(), Node::OfCluster).await,
+        _ => story::tell(dir.path(), Node::ByItself).await,
+    };
     // Everything is synced: this is what a crash would leave.
     keep(dir.path(), &target, &receipts);
     broker.shutdown().await;

@@ -17,6 +17,7 @@ use nexo_log::SEGMENT_BYTES_MIN;
 use nexo_types::{DedupId, ExchangeName, GroupId, Millis, Priority, QueueName, VhostName, limits};
 
 use crate::common::*;
+use crate::node::Node;
 
 /// Longer than anybody keeps a fixture.
 pub(crate) const AGES: Millis = Millis::from_secs(80 * 366 * 24 * 3600);
@@ -37,21 +38,35 @@ pub(crate) fn in_round(round: &str, text: &str) -> QueueName {
 }
 
 /// Writes a data directory. Gives back the broker, which has not been stopped, and receipts of deliveries.
-pub(crate) async fn tell(dir: &Path) -> (Broker, Vec<String>) {
+pub(crate) async fn tell(dir: &Path, node: Node) -> (Broker, Vec<String>) {
     let small = BrokerOptions { segment_bytes: SEGMENT_BYTES_MIN, ..BrokerOptions::new(dir) };
-    let broker = Broker::open(small).unwrap();
+    let broker = node.begin(small).await;
     relocate(&broker, dir).await;
     let mut receipts = round(&broker, ROUNDS[0]).await;
     broker.shutdown().await;
     drop(broker);
     // Without memory transient messages go to the log; in one large segment there is no checkpoint after the first.
     let pressed = BrokerOptions { segment_bytes: 96 << 10, memory_bytes_max: 0, ..BrokerOptions::new(dir) };
-    let broker = Broker::open(pressed).unwrap();
+    let broker = node.open(pressed).await;
     receipts.extend(round(&broker, ROUNDS[1]).await);
     let last = name("last");
     broker.create_queue(&last, QueueConfig::default()).await.unwrap();
     push(&broker, &last, "syncs all before it").await;
     (broker, receipts)
+}
+
+/// Writes a data directory with nothing but job queues. The first of them are in snapshots only.
+pub(crate) async fn tell_of_jobs(dir: &Path) -> Broker {
+    let small = || BrokerOptions { segment_bytes: SEGMENT_BYTES_MIN, ..BrokerOptions::new(dir) };
+    let broker = Broker::open(small()).unwrap();
+    crate::jobs::tell(&broker, ROUNDS[0]).await;
+    crate::jobs::tell_of_budgets(&broker, ROUNDS[0]).await;
+    broker.shutdown().await;
+    drop(broker);
+    let broker = Broker::open(small()).unwrap();
+    crate::jobs::tell(&broker, ROUNDS[1]).await;
+    crate::jobs::tell_of_budgets(&broker, ROUNDS[1]).await;
+    broker
 }
 
 /// Has the broker copy the last message of nearly empty segments to the end of the log.
@@ -89,6 +104,7 @@ async fn round(broker: &Broker, round: &str) -> Vec<String> {
     crate::schedules::tell(broker, round).await;
     crate::jobs::tell(broker, round).await;
     crate::jobs::tell_of_schedules(broker, round).await;
+    crate::jobs::tell_of_budgets(broker, round).await;
     receipts
 }
 
@@ -328,7 +344,7 @@ async fn goings(broker: &Broker, round: &str) {
     push(broker, &in_round(round, "renewed"), "after").await;
     let transient =
         Declaration { config: QueueConfig::default(), durability: Durability::Transient, owner: None };
-    let (handle, _) = broker.declare_queue(&in_round(round, "fleeting"), transient).await.unwrap();
+    let (handle, _) = broker.declare_queue(&in_round(round, "transient"), transient).await.unwrap();
     handle.push(&NewMessage::new("goes with its queue")).unwrap();
 }
 
@@ -411,9 +427,9 @@ async fn exchanges(broker: &Broker, round: &str) {
         Binding::new(exchange(&format!("{round} direct")), plain(), Bytes::from_static(b"gone"), vec![]);
     broker.bind(unbound.clone()).await.unwrap();
     broker.unbind(&unbound).await.unwrap();
-    let fleeting = exchange(&format!("{round} fleeting"));
+    let transient = exchange(&format!("{round} transient"));
     broker
-        .declare_exchange(&fleeting, ExchangeSpec { durability: Durability::Transient, ..direct })
+        .declare_exchange(&transient, ExchangeSpec { durability: Durability::Transient, ..direct })
         .await
         .unwrap();
 }

@@ -1,6 +1,6 @@
 //! Whether a change can be made.
 
-use nexo_types::limits;
+use nexo_types::{Timestamp, limits};
 
 use super::error::AccessError;
 use super::name::{UserName, check, check_vhost};
@@ -11,11 +11,16 @@ use super::user::User;
 
 impl Access {
     /// What changes come to, all of them or none: those that change something. They are decided one after the other, so that
-    /// permissions may be given to a user that is made by the same changes.
+    /// permissions may be given to a user that is made by the same changes. Keys and tokens are as old as their records,
+    /// whatever the changes say.
     ///
     /// # Errors
     /// Says what is wrong with the first that cannot be made.
-    pub fn decide_changes(&self, changes: &[AccessRecord]) -> Result<Vec<AccessRecord>, AccessError> {
+    pub fn decide_changes(
+        &self,
+        now: Timestamp,
+        changes: &[AccessRecord],
+    ) -> Result<Vec<AccessRecord>, AccessError> {
         let mut trial = self.clone();
         let mut decided = Vec::with_capacity(changes.len());
         for change in changes {
@@ -23,8 +28,9 @@ impl Access {
             if trial.is_already(change) {
                 continue;
             }
-            trial.apply_record(change);
-            decided.push(change.clone());
+            let change = change.clone().decided_at(now);
+            trial.apply_record(&change);
+            decided.push(change);
         }
         Ok(decided)
     }

@@ -12,19 +12,19 @@ pub enum AccessError {
     /// There is one of that name.
     #[error("user '{name}' exists already")]
     Exists {
-        /// The name.
+        /// One that somebody has.
         name: UserName,
     },
     /// There is no such user.
     #[error("there is no user '{name}'")]
     NoSuchUser {
-        /// The name.
+        /// As it was asked for.
         name: UserName,
     },
     /// There is no such virtual host.
     #[error("there is no virtual host '{name}'")]
     NoSuchVhost {
-        /// The name.
+        /// As it was asked for.
         name: String,
     },
     /// Another key or token has this id.
@@ -32,17 +32,17 @@ pub enum AccessError {
     IdTaken {
         /// A key or a token.
         what: &'static str,
-        /// Its id.
+        /// As it was given.
         id: String,
     },
     /// There is no such key or token.
     #[error("user '{name}' has no {what} '{id}'")]
     NoSuchId {
-        /// Whose it should be.
+        /// The user who was said to own it.
         name: UserName,
         /// A key or a token.
         what: &'static str,
-        /// Its id.
+        /// As it was given.
         id: String,
     },
     /// No regular expression.
@@ -56,7 +56,7 @@ pub enum AccessError {
     TooMany {
         /// Of what.
         what: &'static str,
-        /// The limit.
+        /// How many, or how many bytes, there may be.
         max: usize,
     },
 }

@@ -28,10 +28,10 @@ impl Machine for Access {
 
     fn decide(
         &self,
-        _: Timestamp,
+        now: Timestamp,
         command: &Vec<AccessRecord>,
     ) -> Decision<AccessRecord, Result<(), AccessError>> {
-        match self.decide_changes(command) {
+        match self.decide_changes(now, command) {
             Ok(records) => Decision::of(records, true, Ok(())),
             Err(refusal) => Decision::of([], true, Err(refusal)),
         }
@@ -57,6 +57,10 @@ impl Machine for Access {
     /// All of it is in the head.
     fn next_chunks(&mut self, _: usize, _: usize) -> Option<ChunkSlice> {
         Some(ChunkSlice::default())
+    }
+
+    fn time_of(record: &AccessRecord) -> Option<Timestamp> {
+        record.time()
     }
 
     fn restore<'a>(head: &[u8], _: impl Iterator<Item = &'a [u8]>) -> Result<Self, WireError> {

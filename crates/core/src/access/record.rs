@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use nexo_types::Timestamp;
 
 use super::name::{Tag, UserName};
 use super::user::{AccessKey, ApiToken, PasswordHash, PermissionTexts, UserLimits, decode_tags, encode_tags};
@@ -14,7 +15,7 @@ use crate::wire::{Reader, WireError, Writer};
 pub enum AccessRecord {
     /// A new user.
     Add {
-        /// The name.
+        /// One that nobody has.
         user: UserName,
         /// What the password is checked against.
         password: Option<PasswordHash>,
@@ -23,26 +24,26 @@ pub enum AccessRecord {
     },
     /// A user has another password, or none.
     SetPassword {
-        /// Whose.
+        /// The user whose password it is.
         user: UserName,
         /// What it is checked against.
         password: Option<PasswordHash>,
     },
     /// A user has other tags.
     SetTags {
-        /// Whose.
+        /// The user who has them.
         user: UserName,
         /// All of them.
         tags: BTreeSet<Tag>,
     },
     /// A user is gone, with all that belongs to it.
     Delete {
-        /// The user's name.
+        /// A later user of this name begins with nothing.
         user: UserName,
     },
     /// What a user may do in a virtual host.
     SetPermissions {
-        /// The user's name.
+        /// The user who may.
         user: UserName,
         /// The virtual host in which they count.
         vhost: Arc<str>,
@@ -51,18 +52,18 @@ pub enum AccessRecord {
     },
     /// A user may not come into a virtual host any more.
     ClearPermissions {
-        /// The user's name.
+        /// The user who might.
         user: UserName,
         /// The virtual host in which they count.
         vhost: Arc<str>,
     },
     /// Of which topics of an exchange a user may do what.
     SetTopics {
-        /// The user's name.
+        /// The user who may.
         user: UserName,
         /// The virtual host in which they count.
         vhost: Arc<str>,
-        /// Of which exchange.
+        /// The exchange whose topics they are.
         exchange: Arc<str>,
         /// Send with these routing keys.
         write: String,
@@ -71,7 +72,7 @@ pub enum AccessRecord {
     },
     /// Nothing more is said of the topics of an exchange, or of all in a virtual host.
     ClearTopics {
-        /// The user's name.
+        /// The user who might.
         user: UserName,
         /// The virtual host in which they count.
         vhost: Arc<str>,
@@ -80,53 +81,53 @@ pub enum AccessRecord {
     },
     /// How much a user may have.
     SetLimits {
-        /// The user's name.
+        /// The user whose connections and channels are counted.
         user: UserName,
         /// How much.
         limits: UserLimits,
     },
     /// Where SQS's queues of a user are.
     SetDefaultVhost {
-        /// Whose.
+        /// The user whose queues they are.
         user: UserName,
-        /// Where; in `/`, if none.
+        /// Its name; `/` if none.
         vhost: Option<Arc<str>>,
     },
     /// A user has a key for SQS.
     AddKey {
-        /// The user's name.
+        /// The owner, as whom requests are signed.
         user: UserName,
-        /// The key's id.
+        /// Unique over all users: a signature names it, and nobody else.
         id: Arc<str>,
-        /// The key.
+        /// Its secret, and when it was made.
         key: AccessKey,
     },
     /// A key is gone.
     RemoveKey {
-        /// Whose.
+        /// The owner.
         user: UserName,
-        /// Its id.
+        /// One of the owner's keys.
         id: Arc<str>,
     },
     /// A user has a token for the native API.
     AddToken {
-        /// The user's name.
+        /// The owner, as whom it logs in.
         user: UserName,
-        /// The token's id.
+        /// Unique over all users: a token begins with it.
         id: Arc<str>,
-        /// The token.
+        /// What a token is checked against, and when it was made.
         token: ApiToken,
     },
     /// A token is gone.
     RemoveToken {
-        /// Whose.
+        /// The owner.
         user: UserName,
-        /// Its id.
+        /// One of the owner's tokens.
         id: Arc<str>,
     },
     /// A virtual host is gone, and with it what anybody might do there.
     ForgetVhost {
-        /// Its name.
+        /// Permissions, topics and default virtual hosts that name it go with it.
         vhost: Arc<str>,
     },
 }
@@ -154,6 +155,38 @@ impl AccessRecord {
             | Self::RemoveToken { .. }
             | Self::ForgetVhost { .. } => None,
         }
+    }
+
+    /// The broker's time that it carries: when a key or a token was made.
+    #[must_use]
+    pub fn time(&self) -> Option<Timestamp> {
+        match self {
+            Self::AddKey { key, .. } => Some(key.created),
+            Self::AddToken { token, .. } => Some(token.created),
+            Self::Add { .. }
+            | Self::SetPassword { .. }
+            | Self::SetTags { .. }
+            | Self::Delete { .. }
+            | Self::SetPermissions { .. }
+            | Self::ClearPermissions { .. }
+            | Self::SetTopics { .. }
+            | Self::ClearTopics { .. }
+            | Self::SetLimits { .. }
+            | Self::SetDefaultVhost { .. }
+            | Self::RemoveKey { .. }
+            | Self::RemoveToken { .. }
+            | Self::ForgetVhost { .. } => None,
+        }
+    }
+
+    /// The same, decided at this moment.
+    pub(super) fn decided_at(mut self, now: Timestamp) -> Self {
+        match &mut self {
+            Self::AddKey { key, .. } => key.created = now,
+            Self::AddToken { token, .. } => token.created = now,
+            _ => debug_assert_eq!(self.time(), None, "a record with a time is dated"),
+        }
+        self
     }
 
     /// The bytes to write down.

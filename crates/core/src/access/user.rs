@@ -114,11 +114,11 @@ pub struct Permissions {
 /// The patterns of [`Permissions`], as texts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PermissionTexts {
-    /// As there.
+    /// For making, changing and deleting.
     pub configure: String,
-    /// As there.
+    /// For sending.
     pub write: String,
-    /// As there.
+    /// For taking.
     pub read: String,
 }
 
@@ -165,7 +165,7 @@ pub struct UserLimits {
 pub struct AccessKey {
     /// What signatures are checked with.
     pub secret: Arc<str>,
-    /// When it was made.
+    /// The broker's time of its record.
     pub created: Timestamp,
 }
 
@@ -185,7 +185,7 @@ pub struct ApiToken {
     pub hash: TokenHash,
     /// What it is for, in its maker's words.
     pub description: Arc<str>,
-    /// When it was made.
+    /// The broker's time of its record.
     pub created: Timestamp,
 }
 

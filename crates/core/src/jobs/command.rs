@@ -1,7 +1,5 @@
 //! What can be asked of job queues, and what whoever asked is told.
 
-use std::fmt;
-use std::str::FromStr;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -10,6 +8,7 @@ use nexo_types::{BudgetName, JobId, JobQueueName, Millis, Timestamp, VhostName};
 use super::budget::{BudgetConfig, TokenReport};
 use super::config::JobQueueConfig;
 use super::job::JobBody;
+use super::receipt::JobReceipt;
 use super::waiter::Waiter;
 
 /// What somebody, or time, wants.
@@ -17,38 +16,38 @@ use super::waiter::Waiter;
 pub enum JobCommand {
     /// A queue with these settings, new or instead of those it has.
     PutQueue {
-        /// Its name.
+        /// With the virtual host, which must be there.
         name: JobQueueName,
-        /// Its settings.
+        /// All of them: nothing is kept of what it had.
         config: Arc<JobQueueConfig>,
     },
     /// A queue goes, with its jobs.
     DeleteQueue {
-        /// Its name.
+        /// One that is there.
         name: JobQueueName,
     },
     /// A budget with these settings, new or instead of those it has.
     PutBudget {
-        /// Its name.
+        /// With the virtual host, which must be there.
         name: BudgetName,
-        /// Its settings.
+        /// All of them: nothing is kept of those it had.
         config: BudgetConfig,
     },
     /// A budget goes.
     DeleteBudget {
-        /// Its name.
+        /// One that is there, and pays for no queue.
         name: BudgetName,
     },
     /// A virtual host goes.
     ForgetVhost {
-        /// Its name.
+        /// One that is on its way out.
         vhost: VhostName,
     },
     /// Work is to be done.
     Ask {
         /// By workers of this queue.
         queue: JobQueueName,
-        /// The work that is asked for.
+        /// It is not made if another of its key can be joined.
         job: NewJob,
         /// Who waits for it; `None` to have it done in the background.
         waiter: Option<Arc<Waiter>>,
@@ -67,7 +66,7 @@ pub enum JobCommand {
     /// A worker needs longer, or tells how far it is.
     Extend {
         /// What it holds.
-        receipt: Receipt,
+        receipt: JobReceipt,
         /// For how long from now; `None` for as long as the queue says.
         lease: Option<Millis>,
         /// How far it is, as JSON.
@@ -76,7 +75,7 @@ pub enum JobCommand {
     /// A worker is done.
     Complete {
         /// What it held.
-        receipt: Receipt,
+        receipt: JobReceipt,
         /// The result, as JSON.
         result: Bytes,
         /// What it used; `None` for the cost.
@@ -87,7 +86,7 @@ pub enum JobCommand {
     /// A worker could not do it.
     Fail {
         /// What it held.
-        receipt: Receipt,
+        receipt: JobReceipt,
         /// What the worker says of the failure.
         error: Arc<str>,
         /// What it used; `None` for the cost.
@@ -100,30 +99,30 @@ pub enum JobCommand {
     /// A worker gives a job back untouched. It keeps its place.
     GiveBack {
         /// What it held.
-        receipt: Receipt,
+        receipt: JobReceipt,
     },
     /// Nobody wants a job any more.
     Cancel {
-        /// The job.
+        /// One that is pending or running.
         job: JobId,
     },
     /// A waiter does not wait any more. A job that nobody waits for then is cancelled if it is pending.
     Leave {
-        /// The queue.
+        /// The one in which it waits: ids of waiters are unique in one queue.
         queue: JobQueueName,
-        /// The waiter's id.
+        /// As it was given when it asked.
         waiter: Arc<str>,
     },
     /// Waiters of a finished job have been answered: all before this place.
     Answered {
-        /// The job.
+        /// One that is finished.
         job: JobId,
-        /// The place.
+        /// The first place that has no answer yet.
         before: u32,
     },
     /// An API has said how many tokens it has.
     Report {
-        /// The budget.
+        /// The one that pays at that API.
         budget: BudgetName,
         /// What it said.
         report: TokenReport,
@@ -132,7 +131,7 @@ pub enum JobCommand {
     Grant {
         /// To this budget.
         budget: BudgetName,
-        /// How many.
+        /// In tokens, at most 2^48.
         tokens: u64,
         /// From when on they can be spent.
         when: Timestamp,
@@ -162,31 +161,6 @@ pub struct NewJob {
     pub background: bool,
 }
 
-/// A worker's hold of a job: the job, and which hold it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Receipt {
-    /// The job.
-    pub job: JobId,
-    /// The number of the hold, from 1 on. None is used twice, also if the job is given back.
-    pub hold: u32,
-}
-
-impl fmt::Display for Receipt {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}-{}", self.job, self.hold)
-    }
-}
-
-impl FromStr for Receipt {
-    type Err = ();
-
-    fn from_str(text: &str) -> Result<Self, ()> {
-        let (job, hold) = text.split_once('-').ok_or(())?;
-        let job = JobId(job.parse().map_err(drop)?);
-        Ok(Self { job, hold: hold.parse().map_err(drop)? })
-    }
-}
-
 /// What whoever asked is told.
 #[derive(Clone, Debug, PartialEq)]
 pub enum JobAnswer {
@@ -198,7 +172,7 @@ pub enum JobAnswer {
     Taken(TakeOutcome),
     /// What became of a worker's job.
     Settled(Settled),
-    /// How many jobs were looked at.
+    /// So many jobs were looked at; fewer than asked for if there are no more.
     Looked(usize),
 }
 
@@ -229,7 +203,7 @@ pub enum AskedState {
 /// Jobs for a worker.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TakeOutcome {
-    /// The jobs.
+    /// The most urgent first.
     pub jobs: Vec<Handed>,
     /// When to try again, if there are jobs that cannot be handed out now and it is known.
     pub again_at: Option<Timestamp>,
@@ -239,16 +213,16 @@ pub struct TakeOutcome {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Handed {
     /// To be named when it is completed.
-    pub receipt: Receipt,
+    pub receipt: JobReceipt,
     /// Which attempt it is, counted from 1. One that is given back does not count.
     pub attempt: u32,
     /// What is to be done.
     pub body: JobBody,
     /// What is reserved for it.
     pub cost: u64,
-    /// Until when.
+    /// The end of its lease: whoever is not done by then extends it.
     pub until: Timestamp,
-    /// How many wait for it.
+    /// How many wait for it, from 0 for one in the background.
     pub waiters: u32,
     /// When the first of them needs it.
     pub due: Option<Timestamp>,

@@ -6,13 +6,12 @@ use bytes::Bytes;
 use nexo_types::{BudgetId, JobId, JobQueueId, JobQueueName, Millis, Timestamp, limits};
 
 use super::budget::{Budget, TokenReport};
-use super::command::{
-    Asked, AskedState, Handed, JobAnswer, JobCommand, NewJob, Receipt, Settled, TakeOutcome,
-};
+use super::command::{Asked, AskedState, Handed, JobAnswer, JobCommand, NewJob, Settled, TakeOutcome};
 use super::config::{JobQueueConfig, Overtake, WhileRunning};
 use super::error::JobError;
 use super::job::{Job, JobState, Outcome};
 use super::queue::JobQueue;
+use super::receipt::JobReceipt;
 use super::record::{JobRecord, ReturnReason};
 use super::score::Score;
 use super::state::Jobs;
@@ -179,6 +178,7 @@ impl Jobs {
         if let Some((job, _)) = waiter.and_then(|waiter| queue.waiter(&waiter.id)) {
             return asked(Vec::new(), job, AskedState::Known);
         }
+        let waiter = waiter.map(|waiter| waiter.asking_at(now));
         let found = queue.joinable(&new.body.key, now);
         if let Some((number, state)) = found {
             let job = JobId::new(queue.id, number);
@@ -196,7 +196,7 @@ impl Jobs {
             let is_first = known.is_some_and(|known| known.background);
             let own = new.deadline.unwrap_or(Timestamp::MAX);
             let deadline = if is_first { own } else { own.max(before) };
-            let record = JobRecord::Join { job, waiter: Arc::clone(waiter), deadline };
+            let record = JobRecord::Join { job, waiter, deadline };
             return asked(vec![record], job, state);
         }
         if new.cost > limits::TOKENS_MAX {
@@ -215,7 +215,7 @@ impl Jobs {
             cost: if queue.budget.is_some() { new.cost } else { 0 },
             background: waiter.is_none() && new.background,
             deadline: new.deadline.unwrap_or(Timestamp::MAX),
-            waiter: waiter.cloned(),
+            waiter,
             at: now,
         };
         asked(vec![record], job, AskedState::Created)
@@ -311,7 +311,7 @@ impl Jobs {
             taken.push(job.key());
             records.push(JobRecord::HandOut { job: id, worker: Arc::clone(worker), until, at: now });
             outcome.jobs.push(Handed {
-                receipt: Receipt { job: id, hold: job.holds.saturating_add(1) },
+                receipt: JobReceipt { job: id, hold: job.holds.saturating_add(1) },
                 attempt: job.attempts + 1,
                 body: job.body(),
                 cost: job.cost,
@@ -350,30 +350,29 @@ impl Jobs {
     }
 
     /// The job that a receipt is for, if it is still held.
-    fn held(&self, receipt: Receipt) -> Result<(&JobQueue, &Job), JobError> {
-        let Receipt { job, hold } = receipt;
+    fn held(&self, receipt: JobReceipt) -> Result<(&JobQueue, &Job), JobError> {
+        let JobReceipt { job, hold } = receipt;
         let (queue, found) = self.job(job).ok_or(JobError::NoSuchJob { job })?;
+        let not_held = |state| JobError::NotHeld { receipt, state };
         match &found.state {
             JobState::Finished(finish) => Err(JobError::Finished { job, state: finish.outcome.name() }),
             JobState::Running(_) if found.holds == hold => Ok((queue, found)),
-            JobState::Running(_) => Err(JobError::NotHeld { job, hold, state: "another worker has it" }),
-            JobState::Pending { .. } => Err(JobError::NotHeld {
-                job,
-                hold,
-                state: "it was given back, failed or took too long, and waits to be handed out again",
-            }),
+            JobState::Running(_) => Err(not_held("another worker has it")),
+            JobState::Pending { .. } => {
+                Err(not_held("it was given back, failed or took too long, and waits to be handed out again"))
+            }
         }
     }
 
     fn decide_complete(
         &self,
         now: Timestamp,
-        receipt: Receipt,
+        receipt: JobReceipt,
         result: &Bytes,
         used: Option<u64>,
         report: TokenReport,
     ) -> Decided {
-        let Receipt { job, hold } = receipt;
+        let JobReceipt { job, hold } = receipt;
         let (queue, found) = self.job(job).ok_or(JobError::NoSuchJob { job })?;
         let settled = JobAnswer::Settled(Settled::Finished);
         match &found.state {

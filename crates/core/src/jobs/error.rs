@@ -5,6 +5,7 @@ use std::sync::Arc;
 use nexo_types::{BudgetName, JobId, JobQueueName, NameError, limits};
 use thiserror::Error;
 
+use super::receipt::JobReceipt;
 use crate::config::ConfigError;
 
 /// Why not.
@@ -13,19 +14,19 @@ pub enum JobError {
     /// There is no such queue.
     #[error("there is no job queue '{name}'")]
     NoSuchQueue {
-        /// Its name.
+        /// As it was asked for.
         name: JobQueueName,
     },
     /// There is no such budget.
     #[error("there is no budget '{name}'")]
     NoSuchBudget {
-        /// Its name.
+        /// As it was asked for.
         name: BudgetName,
     },
     /// The budget is needed.
     #[error("budget '{name}' pays for job queue '{queue}'; give that another budget first")]
     BudgetInUse {
-        /// The budget.
+        /// The one that was to go.
         name: BudgetName,
         /// A queue that has it.
         queue: JobQueueName,
@@ -33,31 +34,29 @@ pub enum JobError {
     /// There is no such job, or not any more.
     #[error("there is no job {job}; it was forgotten, or never was")]
     NoSuchJob {
-        /// The job.
+        /// The number that was given.
         job: JobId,
     },
     /// There is no such waiter, or not any more.
     #[error("nobody waits as '{waiter}' in job queue '{queue}', or the answer is no longer remembered")]
     NoSuchWaiter {
-        /// The queue.
+        /// Where it was looked for.
         queue: JobQueueName,
-        /// The waiter's id.
+        /// As it was given.
         waiter: Arc<str>,
     },
     /// The worker no longer has the job.
-    #[error("job {job} is not held by receipt {job}-{hold} any more: {state}")]
+    #[error("job {} is not held by receipt {receipt} any more: {state}", .receipt.job)]
     NotHeld {
-        /// The job.
-        job: JobId,
-        /// The hold that was named.
-        hold: u32,
+        /// What was shown: a hold that has ended, or never was.
+        receipt: JobReceipt,
         /// What became of it.
         state: &'static str,
     },
     /// The job has come to its end.
     #[error("job {job} is finished: {state}")]
     Finished {
-        /// The job.
+        /// The one that was to be changed.
         job: JobId,
         /// How it ended.
         state: &'static str,
@@ -65,7 +64,7 @@ pub enum JobError {
     /// A waiter's class is none of the queue's.
     #[error("job queue '{queue}' has {}; it has {}", named(class), known.join(", "))]
     UnknownClass {
-        /// The queue.
+        /// The one whose settings have the classes.
         queue: JobQueueName,
         /// What was given.
         class: Arc<str>,
@@ -77,7 +76,7 @@ pub enum JobError {
     NeverPaid {
         /// What it costs.
         cost: u64,
-        /// The budget.
+        /// The one of the job's queue.
         budget: BudgetName,
         /// What it holds at most.
         capacity: u64,

@@ -15,11 +15,11 @@ const DAY_MS: u64 = 24 * 3600 * 1000;
 /// A sum of times, and how many they were.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Times {
-    /// How many.
+    /// How many times are in the sum.
     pub count: u64,
-    /// Their sum.
+    /// In milliseconds.
     pub total: Millis,
-    /// The longest.
+    /// The longest of them, in milliseconds.
     pub max: Millis,
 }
 

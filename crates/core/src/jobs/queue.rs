@@ -52,9 +52,9 @@ pub struct JobQueue {
 /// How many pending jobs have a score in a band.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BandCount {
-    /// The band.
+    /// As the settings call it.
     pub name: Arc<str>,
-    /// How many.
+    /// Pending ones whose score is in it.
     pub jobs: u64,
 }
 

@@ -16,48 +16,48 @@ use crate::wire::{Reader, WireError, Writer};
 pub enum JobRecord {
     /// A queue has these settings; it is new if its id is.
     PutQueue {
-        /// Its id.
+        /// Given once; 32 bits, since ids of its jobs begin with it.
         queue: JobQueueId,
-        /// Its name.
+        /// With the virtual host. No two queues have the same.
         name: JobQueueName,
-        /// Its settings.
+        /// All of them, also those that stay as they were.
         config: Arc<JobQueueConfig>,
         /// The broker's time of the change.
         at: Timestamp,
     },
     /// A queue is gone, with all its jobs.
     DeleteQueue {
-        /// Its id.
+        /// Its jobs are known by it: their ids begin with this one.
         queue: JobQueueId,
         /// The broker's time of the change.
         at: Timestamp,
     },
     /// A budget has these settings; it is new if its id is.
     PutBudget {
-        /// Its id.
+        /// Given once.
         budget: BudgetId,
-        /// Its name.
+        /// With the virtual host. No two budgets have the same.
         name: BudgetName,
-        /// Its settings.
+        /// All of them, also those that stay as they were.
         config: BudgetConfig,
         /// The broker's time of the change.
         at: Timestamp,
     },
     /// A budget is gone.
     DeleteBudget {
-        /// Its id.
+        /// No queue pays from it any more: whoever deletes it is refused until then.
         budget: BudgetId,
     },
     /// A virtual host is gone, with its job queues and budgets.
     ForgetVhost {
-        /// Its name.
+        /// Its job queues and budgets go with it.
         vhost: VhostName,
         /// The broker's time of the change.
         at: Timestamp,
     },
     /// A job is new.
     Create {
-        /// The job.
+        /// The next number of its queue, behind the queue's id.
         job: JobId,
         /// What is to be done.
         body: Arc<JobBody>,
@@ -67,55 +67,55 @@ pub enum JobRecord {
         background: bool,
         /// When it is too late; `MAX` for never.
         deadline: Timestamp,
-        /// Who waits for it.
+        /// `None` for a job in the background.
         waiter: Option<Arc<Waiter>>,
         /// The broker's time of the request: the job is as old as that.
         at: Timestamp,
     },
     /// A job that nobody waits for is as urgent from here on as if somebody did.
     Raise {
-        /// The job.
+        /// One that is pending, and was asked for in the background.
         job: JobId,
     },
     /// Somebody waits for a job that is there.
     Join {
-        /// The job.
+        /// One that is pending or running, or whose result answers the waiter at once.
         job: JobId,
-        /// The waiter that joins.
+        /// It gets the next place among those of the job.
         waiter: Arc<Waiter>,
         /// When it is too late now; `MAX` for never.
         deadline: Timestamp,
     },
     /// A waiter does not wait any more.
     Leave {
-        /// The job.
+        /// It stays, unless a record behind this one cancels it.
         job: JobId,
-        /// Its place.
+        /// That of the waiter, from 0 in the order in which they came. No place is used twice.
         place: u32,
     },
     /// A job is handed to a worker, and its cost is reserved.
     HandOut {
-        /// The job.
+        /// One that is pending.
         job: JobId,
-        /// The worker.
+        /// What it calls itself, for whoever looks at the job.
         worker: Arc<str>,
-        /// Until when.
+        /// The end of its lease.
         until: Timestamp,
         /// The broker's time of the hand-out.
         at: Timestamp,
     },
     /// A worker needs longer, or tells how far it is.
     Extend {
-        /// The job.
+        /// One that is running.
         job: JobId,
-        /// Until when.
+        /// The new end of its lease.
         until: Timestamp,
         /// What it told, if it did.
         progress: Option<Bytes>,
     },
     /// A job comes back from its worker and is pending again. What was reserved is settled.
     Return {
-        /// The job.
+        /// One that was running.
         job: JobId,
         /// When it may be handed out again.
         ready_at: Timestamp,
@@ -130,7 +130,7 @@ pub enum JobRecord {
     },
     /// A job has come to its end. What was reserved is settled.
     Finish {
-        /// The job.
+        /// One that was running, or pending if nobody can or will work on it.
         job: JobId,
         /// What came of it.
         outcome: Outcome,
@@ -143,19 +143,19 @@ pub enum JobRecord {
     },
     /// Waiters of a finished job have been answered: all before this place.
     Answered {
-        /// The job.
+        /// One that is finished.
         job: JobId,
-        /// The place.
+        /// The first place that has no answer yet.
         before: u32,
     },
     /// A finished job is forgotten, with its result and its waiters' ids.
     Forget {
-        /// The job.
+        /// One that is finished. Whoever asks for its key later has a new one made.
         job: JobId,
     },
     /// An API has said how many tokens it has.
     Report {
-        /// The budget.
+        /// The one that pays at that API.
         budget: BudgetId,
         /// What it said.
         report: TokenReport,
@@ -164,13 +164,13 @@ pub enum JobRecord {
     },
     /// Tokens come once.
     Grant {
-        /// The budget.
+        /// The one that has more from then on, within its capacity.
         budget: BudgetId,
-        /// How many.
+        /// In tokens, at most 2^48.
         tokens: u64,
-        /// When they come.
+        /// When they can be spent: at once if that has passed.
         when: Timestamp,
-        /// When that was said.
+        /// The broker's time of the request.
         at: Timestamp,
     },
 }

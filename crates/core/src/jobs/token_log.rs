@@ -13,17 +13,17 @@ pub(super) const BLOCK_USES: u64 = 256;
 /// What a job used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenUse {
-    /// The time of the settlement.
+    /// The broker's time at which the attempt was settled.
     pub at: Timestamp,
-    /// Of which budget.
+    /// The budget that they were paid from.
     pub budget: BudgetId,
     /// For which job.
     pub job: JobId,
-    /// Its type.
+    /// That of the job.
     pub kind: Arc<str>,
-    /// Its key.
+    /// That of the job.
     pub key: Arc<str>,
-    /// How many tokens.
+    /// What was used, which may be more or less than the job was to cost.
     pub tokens: u64,
     /// Whether the attempt came to something.
     pub success: bool,

@@ -32,7 +32,7 @@ pub struct Waiter {
     pub filter: Arc<str>,
     /// Where the answer goes.
     pub reply: Reply,
-    /// When it asked.
+    /// When it asked, which is when its record was decided.
     pub at: Timestamp,
 }
 
@@ -44,6 +44,11 @@ const CALL: u8 = 0;
 const QUEUE: u8 = 1;
 
 impl Waiter {
+    /// The same, asking at this moment. Its request may have waited since it was made, and others have written later times.
+    pub(super) fn asking_at(self: &Arc<Self>, now: Timestamp) -> Arc<Self> {
+        if self.at == now { Arc::clone(self) } else { Arc::new(Self { at: now, ..Self::clone(self) }) }
+    }
+
     pub(super) fn encode(&self, out: &mut Writer) {
         out.text(&self.id);
         out.text(&self.user);

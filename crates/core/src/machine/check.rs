@@ -1,6 +1,6 @@
 //! What must hold for every machine, whatever it is: a decision changes nothing; a replay of all records, and a snapshot
-//! with the records after it, give the state that the machine has itself; and on every node the same records give the same
-//! snapshot, to the byte.
+//! with the records after it, give the state that the machine has itself; on every node the same records give the same
+//! snapshot, to the byte; the times of its records do not fall; and what is due has been done when it has been asked for.
 
 use std::collections::BTreeMap;
 
@@ -22,6 +22,12 @@ pub(crate) trait Checked: Machine {
     /// Something happens that is not the same on every node and no part of its state: memory is short.
     fn disturb(&mut self) {}
 
+    /// What has it do, a part at a time, what time has brought and needs records. `None` if there is nothing of that kind.
+    fn due(&self, now: Timestamp) -> Option<Self::Command> {
+        let _ = now;
+        None
+    }
+
     /// What comes from outside, and is not in the log, when the machine is made or restored.
     fn prepare(&mut self);
 
@@ -38,6 +44,8 @@ struct Bench<M: Checked, F: Fn() -> M> {
     /// Another node, which applies the same records.
     follower: M,
     now: Timestamp,
+    /// The latest time that a record carries.
+    latest: Timestamp,
     log: Vec<M::Record>,
     chunks: BTreeMap<ChunkId, Bytes>,
     saved: Option<(Bytes, BTreeMap<ChunkId, Bytes>, usize)>,
@@ -49,15 +57,18 @@ pub(crate) fn check<M: Checked>(fresh: impl Fn() -> M, commands: Vec<(Millis, M:
     machine.prepare();
     follower.prepare();
     let (log, chunks) = (Vec::new(), BTreeMap::new());
-    let mut bench = Bench { fresh, machine, follower, now: START, log, chunks, saved: None };
+    let latest = Timestamp(0);
+    let mut bench = Bench { fresh, machine, follower, now: START, latest, log, chunks, saved: None };
     for (number, (wait, command)) in commands.into_iter().enumerate() {
         bench.now = bench.now.plus(wait);
-        while bench.machine.advance_time(bench.now, 3) {}
-        while bench.follower.advance_time(bench.now, 2) {}
+        bench.advance_time();
         if number % 3 == 1 {
             bench.follower.disturb();
         }
         bench.obey(&command);
+        if number % 4 == 3 {
+            bench.do_what_is_due();
+        }
         if number % 5 == 3 {
             bench.save();
         }
@@ -69,13 +80,46 @@ pub(crate) fn check<M: Checked>(fresh: impl Fn() -> M, commands: Vec<(Millis, M:
 }
 
 pub(crate) const START: Timestamp = Timestamp(1_000_000);
+/// No test has as much to do at one moment.
+const DUE_ROUNDS_MAX: usize = 10_000;
 
 impl<M: Checked, F: Fn() -> M> Bench<M, F> {
-    fn obey(&mut self, command: &M::Command) {
+    fn advance_time(&mut self) {
+        while self.machine.advance_time(self.now, 3) {}
+        while self.follower.advance_time(self.now, 2) {}
+    }
+
+    /// As a timer does, which then sleeps until the next deadline: one that has passed already would keep it awake.
+    fn do_what_is_due(&mut self) {
+        for round in 0.. {
+            assert!(round < DUE_ROUNDS_MAX, "what is due comes to an end");
+            let Some(command) = self.machine.due(self.now) else { break };
+            if self.obey(&command) == 0 {
+                break;
+            }
+        }
+        self.advance_time();
+        if let Some(next) = self.machine.next_deadline(self.now) {
+            assert!(
+                next > self.now,
+                "a deadline has passed although everything is done: {next} at {}",
+                self.now
+            );
+        }
+    }
+
+    /// Gives back how many records that took.
+    fn obey(&mut self, command: &M::Command) -> usize {
         let before = self.machine.outline(self.now);
         let decision = self.machine.decide(self.now, command);
         assert_eq!(self.machine.outline(self.now), before, "a decision changes nothing");
+        let records = decision.steps.len();
         for Step { record, durability } in decision.steps {
+            if let Some(time) = M::time_of(&record) {
+                let allowed = self.latest..=self.now;
+                assert!(allowed.contains(&time), "{time} is not in {allowed:?}: {record:?}");
+                self.latest = time;
+            }
             if durability == Durability::Durable {
                 // What is replayed has been through bytes.
                 let read = M::read_back(&record, M::encode(&record));
@@ -88,6 +132,7 @@ impl<M: Checked, F: Fn() -> M> Bench<M, F> {
             }
             assert!(applied.is_ok(), "a decision names only what is in memory");
         }
+        records
     }
 
     /// Takes a snapshot, of what has changed since the one before.

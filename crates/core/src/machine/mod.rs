@@ -90,7 +90,11 @@ pub trait Machine: Sized {
         let _ = taken;
     }
 
-    /// The time that a record carries, if it carries one. No later record may carry an earlier one.
+    /// The broker's time that a record carries, if it carries one. No later record may carry an earlier one, and a start begins
+    /// its clock behind the latest.
+    ///
+    /// What the calendar says is another time, and is not told here. Schedules follow the wall clock wherever somebody sets it,
+    /// back too, so the times in their records may fall; and a date that was wrong once must not hold leases up ever after.
     fn time_of(record: &Self::Record) -> Option<Timestamp> {
         let _ = record;
         None

@@ -12,9 +12,9 @@ use super::state::Nodes;
 pub enum NodeChange {
     /// A node joins. The one that is there with the same name and data is that node.
     Add {
-        /// Its name.
+        /// What people call it. No other node may have it.
         name: NodeName,
-        /// Where the others reach it.
+        /// Host and port of its cluster port.
         address: NodeAddress,
         /// Which data directory it is.
         join: JoinId,
@@ -22,25 +22,25 @@ pub enum NodeChange {
     /// A node has lost its data, or a part of it, and comes back as another one with the same name. What the one before had
     /// promised counts no more.
     Replace {
-        /// Its name.
+        /// That of the node that has lost its data.
         name: NodeName,
-        /// Who it was.
+        /// Its id until now: whoever asks twice is not replaced twice.
         id: NodeId,
-        /// Where the others reach it.
+        /// Host and port of its cluster port.
         address: NodeAddress,
         /// Which data directory it is from now on.
         join: JoinId,
     },
     /// A node is reached somewhere else.
     SetAddress {
-        /// Its name.
+        /// One that is there.
         name: NodeName,
         /// Where the others reach it from now on.
         address: NodeAddress,
     },
     /// A node leaves, for good.
     Remove {
-        /// Its name.
+        /// One that is there.
         name: NodeName,
     },
 }

@@ -14,21 +14,21 @@ pub enum NodeError {
          another name"
     )]
     NameTaken {
-        /// The name.
+        /// One that a node with other data has.
         name: NodeName,
     },
     /// The address is another node's.
     #[error("node '{name}' has the address {address} already; each node needs one of its own")]
     AddressTaken {
-        /// Who has it.
+        /// The node that has it.
         name: NodeName,
-        /// The address.
+        /// As it was asked for.
         address: NodeAddress,
     },
     /// There is none of that name.
     #[error("there is no node '{name}' in this cluster")]
     NoSuchNode {
-        /// The name.
+        /// As it was asked for.
         name: NodeName,
     },
     /// Others cannot reach a node there.
@@ -40,7 +40,7 @@ pub enum NodeError {
     /// A limit was met.
     #[error("a cluster has at most {max} nodes")]
     TooMany {
-        /// The limit.
+        /// Nodes of one cluster.
         max: usize,
     },
 }

@@ -19,7 +19,7 @@ pub struct ClusterNode {
     pub address: NodeAddress,
     /// Which data directory it joined with.
     pub join: JoinId,
-    /// When it was added.
+    /// The broker's time of the change.
     pub added_at: Timestamp,
 }
 

@@ -21,7 +21,7 @@ pub enum PolicyError {
         kind: PolicyKind,
         /// The virtual host that it is in.
         vhost: VhostName,
-        /// The name.
+        /// As it was asked for.
         name: String,
     },
     /// There is no such parameter.
@@ -33,7 +33,7 @@ pub enum PolicyError {
     /// The virtual host is not there, or on its way out.
     #[error("virtual host '{name}' does not exist")]
     NoSuchVhost {
-        /// The name.
+        /// As it was asked for.
         name: VhostName,
     },
     /// A text that is no name, or too long.
@@ -44,7 +44,7 @@ pub enum PolicyError {
     TooLarge {
         /// What kind of thing it is.
         what: &'static str,
-        /// The limit.
+        /// In bytes.
         max: usize,
         /// What was given.
         bytes: usize,
@@ -54,7 +54,7 @@ pub enum PolicyError {
     TooMany {
         /// Of what.
         what: &'static str,
-        /// The limit.
+        /// How many there may be.
         max: usize,
     },
 }

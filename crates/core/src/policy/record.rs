@@ -13,29 +13,29 @@ use crate::wire::{Reader, WireError, Writer};
 pub enum PolicyRecord {
     /// A policy, new or instead of the one of that name.
     Put {
-        /// Whose word it is.
+        /// Whether it is a policy, or an operator policy, which limits those.
         kind: PolicyKind,
         /// The virtual host that it is in.
         vhost: VhostName,
-        /// The policy.
+        /// All of it, with its name.
         policy: Arc<Policy>,
     },
     /// A policy is gone.
     Delete {
-        /// Whose word it was.
+        /// Which of the two lists it was in.
         kind: PolicyKind,
         /// The virtual host that it is in.
         vhost: VhostName,
-        /// Its name.
+        /// One of that list.
         name: Arc<str>,
     },
     /// A parameter of a virtual host has this value.
     PutParameter {
         /// The virtual host that it is in.
         vhost: VhostName,
-        /// Whose it is.
+        /// The part of the broker, or the plugin, that reads it.
         component: Arc<str>,
-        /// Its name.
+        /// Unique for its component in its virtual host.
         name: Arc<str>,
         /// Its value, as JSON.
         value: Arc<str>,
@@ -44,26 +44,26 @@ pub enum PolicyRecord {
     DeleteParameter {
         /// The virtual host that it is in.
         vhost: VhostName,
-        /// Whose it was.
+        /// The part of the broker, or the plugin, that read it.
         component: Arc<str>,
-        /// Its name.
+        /// One of that component.
         name: Arc<str>,
     },
     /// A parameter of the whole broker has this value.
     PutGlobal {
-        /// Its name.
+        /// Unique in the broker: it is in no virtual host.
         name: Arc<str>,
         /// Its value, as JSON.
         value: Arc<str>,
     },
     /// A parameter of the whole broker is gone.
     DeleteGlobal {
-        /// Its name.
+        /// One that is there.
         name: Arc<str>,
     },
     /// A virtual host is gone, and all that was said of it.
     ForgetVhost {
-        /// Its name.
+        /// Its policies and parameters go with it.
         vhost: VhostName,
     },
 }

@@ -157,7 +157,7 @@ impl Queue {
         noted
     }
 
-    fn is_ready_here(&self, lane: Priority, offset: Offset) -> bool {
+    pub(super) fn is_ready_here(&self, lane: Priority, offset: Offset) -> bool {
         self.returned.contains(lane, offset) || self.lanes.get(lane, offset).is_some()
     }
 

@@ -12,7 +12,7 @@ use super::{
 use crate::config::QueueConfig;
 use crate::machine::{Decision, Machine, Step};
 use crate::message::{Durability, NewMessage};
-use crate::record::{Leave, Record};
+use crate::record::{Leave, Pick, Record};
 use crate::wire::WireError;
 
 /// What can be asked of a queue, besides handing messages to its consumers, who are not part of its durable state.
@@ -46,6 +46,12 @@ pub enum QueueCommand {
     Purge,
     /// Drop everything.
     Clear,
+    /// Let go of a message that was taken aside and is in another queue now.
+    Move(Offset),
+    /// Drop these ready messages, whose bytes are damaged.
+    DropDamaged(Vec<Pick>),
+    /// Drop these messages, which are with consumers and whose bytes are damaged.
+    SettleDamaged(Vec<Offset>),
 }
 
 /// What a queue says to a command.
@@ -131,16 +137,19 @@ impl Machine for Queue {
                 Decision::of(self.decide_take(now, *max, |_| true), true, QueueAnswer::NOTHING)
             }
             QueueCommand::Configure(config) => {
-                let record = Record::Configure { config: QueueConfig::clone(config), at: now };
+                let record = self.decide_configure(now, QueueConfig::clone(config));
                 Decision::of([record], true, QueueAnswer::NOTHING)
             }
-            QueueCommand::Purge => {
-                let record = Record::Purge { before: self.next_offset(), at: now };
-                Decision::of([record], true, QueueAnswer::NOTHING)
+            QueueCommand::Purge => Decision::of(self.decide_purge(now), true, QueueAnswer::NOTHING),
+            QueueCommand::Clear => Decision::of(self.decide_clear(now), true, QueueAnswer::NOTHING),
+            QueueCommand::Move(offset) => {
+                Decision::of(self.decide_move(now, *offset), true, QueueAnswer::NOTHING)
             }
-            QueueCommand::Clear => {
-                let record = Record::Clear { before: self.next_offset(), at: now };
-                Decision::of([record], true, QueueAnswer::NOTHING)
+            QueueCommand::DropDamaged(picks) => {
+                Decision::of(self.decide_drop_damaged(now, picks), true, QueueAnswer::NOTHING)
+            }
+            QueueCommand::SettleDamaged(offsets) => {
+                Decision::of(self.decide_settle_damaged(now, offsets), true, QueueAnswer::NOTHING)
             }
         }
     }
@@ -171,6 +180,10 @@ impl Machine for Queue {
 
     fn next_chunks(&mut self, chunks_max: usize, items_max: usize) -> Option<ChunkSlice> {
         Self::next_chunks(self, chunks_max, items_max)
+    }
+
+    fn time_of(record: &Record) -> Option<Timestamp> {
+        record.time()
     }
 
     fn restore<'a>(head: &[u8], chunks: impl Iterator<Item = &'a [u8]>) -> Result<Self, WireError> {
@@ -212,6 +225,10 @@ mod tests {
             };
             let entries = page.offsets.iter().map(read).collect();
             assert!(self.page_in(&page, entries, Timestamp(0)));
+        }
+
+        fn due(&self, _: Timestamp) -> Option<QueueCommand> {
+            Some(QueueCommand::Due(5))
         }
 
         fn disturb(&mut self) {
@@ -277,6 +294,14 @@ mod tests {
         prop::collection::vec((0u64..12).prop_map(Offset).prop_flat_map(|at| (Just(at), 1u32..4)), 1..6)
     }
 
+    /// Messages of one priority or several, some of which are not ready or not there.
+    fn picks() -> impl Strategy<Value = Vec<Pick>> {
+        let pick = (0u8..3, prop::collection::btree_set((0u64..12).prop_map(Offset), 1..4));
+        let pick =
+            pick.prop_map(|(lane, at)| Pick { lane: Priority(lane), offsets: at.into_iter().collect() });
+        prop::collection::vec(pick, 1..3)
+    }
+
     fn command(transient: bool) -> impl Strategy<Value = QueueCommand> {
         let cause = prop_oneof![
             3 => prop::option::of((0u64..50).prop_map(Millis)).prop_map(ReturnCause::Nack),
@@ -301,6 +326,9 @@ mod tests {
             1 => config().prop_map(|config| QueueCommand::Configure(Box::new(config))),
             1 => Just(QueueCommand::Purge),
             1 => Just(QueueCommand::Clear),
+            2 => (0u64..12).prop_map(|at| QueueCommand::Move(Offset(at))),
+            1 => picks().prop_map(QueueCommand::DropDamaged),
+            1 => prop::collection::vec((0u64..12).prop_map(Offset), 1..4).prop_map(QueueCommand::SettleDamaged),
         ]
     }
 

@@ -35,6 +35,7 @@ mod lanes;
 mod late;
 mod lease;
 mod machine;
+mod manage;
 mod meter;
 #[cfg(test)]
 mod model;

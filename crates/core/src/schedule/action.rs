@@ -13,25 +13,25 @@ use crate::wire::{Reader, WireError, Writer};
 pub enum Action {
     /// Pushes a message to a queue.
     Push {
-        /// The queue.
+        /// In the schedule's own virtual host.
         queue: QueueName,
         /// The message.
         message: ScheduledMessage,
     },
     /// Publishes a message to an exchange.
     Publish {
-        /// The exchange.
+        /// In the schedule's own virtual host, and not internal.
         exchange: ExchangeName,
-        /// The key it is routed by.
+        /// Empty for none.
         routing_key: Arc<str>,
         /// The message.
         message: ScheduledMessage,
     },
     /// Asks for work of a job queue, for which nobody waits.
     Ask {
-        /// The job queue.
+        /// In the schedule's own virtual host.
         queue: JobQueueName,
-        /// The work.
+        /// What is asked for at each time.
         job: ScheduledJob,
     },
 }

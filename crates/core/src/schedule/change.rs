@@ -17,9 +17,9 @@ pub enum ScheduleChange {
     Put {
         /// The virtual host that it is in.
         vhost: VhostName,
-        /// The schedule.
+        /// All of it: nothing is kept of what it was told before but its figures.
         schedule: Arc<Schedule>,
-        /// The user who sets it.
+        /// Their name, for whoever looks at it.
         set_by: Arc<str>,
         /// Whether its times pass by unnoticed; if nobody says, as it was, and a new one runs.
         is_paused: Option<bool>,
@@ -28,21 +28,21 @@ pub enum ScheduleChange {
     Delete {
         /// The virtual host that it is in.
         vhost: VhostName,
-        /// Its name.
+        /// One that is there.
         name: Arc<str>,
     },
     /// A schedule is paused or resumed. Times that pass meanwhile are not caught up with.
     Pause {
         /// The virtual host that it is in.
         vhost: VhostName,
-        /// Its name.
+        /// One that is there.
         name: Arc<str>,
         /// Whether its times pass by unnoticed.
         is_paused: bool,
     },
     /// All schedules of a virtual host go.
     ForgetVhost {
-        /// Its name.
+        /// One that is on its way out.
         vhost: VhostName,
     },
 }

@@ -13,13 +13,13 @@ pub enum ScheduleError {
     NoSuchSchedule {
         /// The virtual host that it is in.
         vhost: VhostName,
-        /// The name.
+        /// As it was asked for.
         name: String,
     },
     /// The virtual host is not there, or on its way out.
     #[error("virtual host '{name}' does not exist")]
     NoSuchVhost {
-        /// The name.
+        /// As it was asked for.
         name: VhostName,
     },
     /// It contradicts itself, or lacks something.
@@ -61,21 +61,21 @@ pub enum ScheduleError {
     Interval {
         /// What was given.
         interval: Millis,
-        /// The shortest.
+        /// The shortest interval, in milliseconds.
         min: Millis,
-        /// The longest.
+        /// The longest interval, in milliseconds.
         max: Millis,
     },
     /// Its end comes before its first time.
     #[error("the schedule ends at {}, before it would be fired for the first time", as_text(*until))]
     Ended {
-        /// Its end.
+        /// The end that it was given: its first time would come later.
         until: Timestamp,
     },
     /// A number outside its range.
     #[error("{field} must be between {min} and {max}; it is {value}")]
     OutOfRange {
-        /// The field.
+        /// As clients call it.
         field: &'static str,
         /// Smallest allowed.
         min: u64,
@@ -92,7 +92,7 @@ pub enum ScheduleError {
     TooLarge {
         /// What kind of thing it is.
         what: &'static str,
-        /// The limit.
+        /// In bytes.
         max: usize,
         /// What was given.
         bytes: usize,
@@ -102,7 +102,7 @@ pub enum ScheduleError {
     TooMany {
         /// Of what.
         what: &'static str,
-        /// The limit.
+        /// How many there may be.
         max: usize,
     },
 }

@@ -15,63 +15,63 @@ pub enum ScheduleRecord {
     Put {
         /// The virtual host that it is in.
         vhost: VhostName,
-        /// The schedule.
+        /// All of it, also what stays as it was.
         schedule: Arc<Schedule>,
-        /// The user who set it.
+        /// Their name, for whoever looks at it; empty if nobody is known.
         set_by: Arc<str>,
-        /// When its time table was set.
+        /// When its time table was set, by the calendar: intervals without a start count from here.
         anchor: Timestamp,
         /// Whether its times pass by unnoticed.
         is_paused: bool,
-        /// When it is due.
+        /// By the calendar; `None` if it is paused or never due again.
         next: Option<Timestamp>,
     },
     /// A schedule is gone.
     Delete {
         /// The virtual host that it is in.
         vhost: VhostName,
-        /// Its name.
+        /// One that is there.
         name: Arc<str>,
     },
     /// A schedule was paused or resumed.
     Pause {
         /// The virtual host that it is in.
         vhost: VhostName,
-        /// Its name.
+        /// One that is there.
         name: Arc<str>,
         /// Whether its times pass by unnoticed.
         is_paused: bool,
-        /// When it is due.
+        /// By the calendar; `None` if it is paused.
         next: Option<Timestamp>,
     },
     /// Times of a schedule were fired, or passed. What it sent, or the job that it asked for, is in the same frame.
     Fired {
         /// The virtual host that it is in.
         vhost: VhostName,
-        /// Its name.
+        /// The one whose times have come.
         name: Arc<str>,
-        /// When that was.
+        /// What the calendar said then.
         at: Timestamp,
-        /// Its times.
+        /// Those of the table that were fired, in order; none if all passed.
         scheduled: Vec<Timestamp>,
-        /// How many others passed.
+        /// Times of the table that passed and are not fired.
         missed: u64,
-        /// When it is due again.
+        /// By the calendar; the time may have come already. `None` if it has ended.
         next: Option<Timestamp>,
     },
     /// Times of a schedule came, and it could not do what it should.
     Failed {
         /// The virtual host that it is in.
         vhost: VhostName,
-        /// Its name.
+        /// The one whose times have come.
         name: Arc<str>,
-        /// When that was.
+        /// What the calendar said then.
         at: Timestamp,
-        /// Its times.
+        /// Those of the table at which it failed, in order.
         scheduled: Vec<Timestamp>,
-        /// How many others passed.
+        /// Times of the table that passed and were not tried.
         missed: u64,
-        /// When it is due again.
+        /// By the calendar; the time may have come already. `None` if it has ended.
         next: Option<Timestamp>,
         /// What went wrong, in words for the operator.
         error: Arc<str>,
@@ -80,14 +80,14 @@ pub enum ScheduleRecord {
     Ran {
         /// The virtual host that it is in.
         vhost: VhostName,
-        /// Its name.
+        /// The one that was run.
         name: Arc<str>,
-        /// When that was.
+        /// What the calendar said then.
         at: Timestamp,
     },
     /// A virtual host is gone, and its schedules.
     ForgetVhost {
-        /// Its name.
+        /// Its schedules go with it.
         vhost: VhostName,
     },
 }

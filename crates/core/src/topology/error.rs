@@ -51,7 +51,7 @@ pub enum DeclareError {
     /// A name that only the broker may use.
     #[error("exchange name '{name}' begins with 'amq.', which is reserved")]
     Reserved {
-        /// The name.
+        /// One that begins with `amq.`.
         name: ExchangeName,
     },
     /// It exists, but is otherwise.
@@ -60,7 +60,7 @@ pub enum DeclareError {
         difference.property, difference.current, difference.received
     )]
     Differs {
-        /// The exchange.
+        /// The one that is there already.
         name: ExchangeName,
         /// Where it differs first.
         difference: Difference,
@@ -71,15 +71,15 @@ pub enum DeclareError {
     /// Its alternate exchange would be in another virtual host.
     #[error("the alternate exchange of exchange '{name}' cannot be in another virtual host")]
     AlternateElsewhere {
-        /// The exchange.
+        /// The one that was declared.
         name: ExchangeName,
     },
     /// There are too many.
     #[error("exchange '{name}' would be one more than the {max} that there may be")]
     TooMany {
-        /// The exchange.
+        /// The one that was declared.
         name: ExchangeName,
-        /// The limit.
+        /// Exchanges, over all virtual hosts.
         max: usize,
     },
 }
@@ -93,7 +93,7 @@ pub enum PassiveError {
     /// There is none of that name.
     #[error("there is no exchange '{name}'")]
     NoSuchExchange {
-        /// The name.
+        /// As it was asked for.
         name: ExchangeName,
     },
 }
@@ -107,13 +107,13 @@ pub enum DeleteError {
     /// The exchanges that the broker brings with it stay.
     #[error("exchange '{name}' belongs to the broker and cannot be deleted")]
     Reserved {
-        /// The name.
+        /// One that every virtual host has.
         name: ExchangeName,
     },
     /// It has bindings, and is to be deleted only if it has none.
     #[error("exchange '{name}' has bindings and is to be deleted only without")]
     InUse {
-        /// The name.
+        /// One with bindings from it, that was to go only without.
         name: ExchangeName,
     },
 }
@@ -130,13 +130,13 @@ pub enum BindError {
     /// The source, or the destination, is not there.
     #[error("there is no exchange '{name}'")]
     NoSuchExchange {
-        /// The name.
+        /// The end of the binding that is not there.
         name: ExchangeName,
     },
     /// The destination is not there.
     #[error("there is no queue '{name}'")]
     NoSuchQueue {
-        /// The name.
+        /// The end of the binding that is not there.
         name: QueueName,
     },
     /// An `x-match` that means nothing.
@@ -151,19 +151,19 @@ pub enum BindError {
     /// A binding key of a consistent-hash exchange that is no number.
     #[error("binding key '{key}' must be a whole number: the weight of the destination")]
     WeightIsNoNumber {
-        /// The key.
+        /// The key of the binding, which is its weight.
         key: String,
     },
     /// A weight of nothing.
     #[error("binding key '{key}' must be above 0: the weight of the destination")]
     WeightTooSmall {
-        /// The key.
+        /// The key of the binding, which is its weight.
         key: String,
     },
     /// There are too many.
     #[error("there may be {max} bindings, and there are")]
     TooMany {
-        /// The limit.
+        /// Bindings, over all exchanges.
         max: usize,
     },
 }

@@ -76,7 +76,7 @@ pub enum VhostError {
     /// There is none of that name.
     #[error("virtual host '{name}' does not exist")]
     NotFound {
-        /// The name.
+        /// As it was asked for.
         name: VhostName,
     },
     /// There is one of that name.
@@ -88,7 +88,7 @@ pub enum VhostError {
     /// It is on its way out.
     #[error("virtual host '{name}' is being deleted; try again when it is gone")]
     Deleting {
-        /// The name.
+        /// One that takes nothing new until its queues are gone.
         name: VhostName,
     },
     /// There are too many.
@@ -96,15 +96,15 @@ pub enum VhostError {
     TooMany {
         /// The name.
         name: VhostName,
-        /// The limit.
+        /// Virtual hosts of one broker.
         max: usize,
     },
     /// It has as many queues as it may have.
     #[error("virtual host '{name}' has {max} queues, and no more are allowed")]
     QueueLimit {
-        /// The name.
+        /// The one that is full.
         name: VhostName,
-        /// The limit.
+        /// Its own limit: queues in it.
         max: u64,
     },
     /// What is said about it is too long.
@@ -112,7 +112,7 @@ pub enum VhostError {
     TooLong {
         /// What is too long.
         what: &'static str,
-        /// The limit.
+        /// Counted in `unit`.
         max: usize,
         /// Of what.
         unit: &'static str,

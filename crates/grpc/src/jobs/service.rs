@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use nexo_access::{Identity, Logins, Permission};
-use nexo_broker::job_rules::{BudgetConfig, JobError, JobQueue, JobQueueConfig, Settled};
+use nexo_broker::job_rules::{BudgetConfig, JobError, JobQueue, JobQueueConfig, JobReceipt, Settled};
 use nexo_broker::{Broker, WaiterAnswer};
 use nexo_types::{BudgetId, BudgetName, JobId, JobQueueName, Millis, Timestamp, limits};
 use tokio::sync::mpsc;
@@ -50,12 +50,7 @@ impl JobCalls {
     }
 
     /// What a worker holds, if the caller may say something about it.
-    fn held(
-        &self,
-        identity: &Identity,
-        vhost: &str,
-        text: &str,
-    ) -> Result<nexo_broker::job_rules::Receipt, Failure> {
+    fn held(&self, identity: &Identity, vhost: &str, text: &str) -> Result<JobReceipt, Failure> {
         let receipt = receipt(text)?;
         access::may(identity, Permission::Read, &self.queue_of(vhost, receipt.job)?)?;
         Ok(receipt)

@@ -237,7 +237,7 @@ impl Import {
     async fn checked(&self, changes: Vec<AccessRecord>) -> Result<Vec<AccessRecord>, ApiError> {
         let broker = self.broker.clone();
         let checked = spawn_blocking(move || {
-            let decided = broker.access().decide_changes(&changes).map(drop);
+            let decided = broker.access().decide_changes(broker.now(), &changes).map(drop);
             decided.map(|()| changes).map_err(|error| ApiError::bad_request(error.to_string()))
         });
         checked.await.map_err(|_| ApiError::unavailable("the broker is stopping"))?

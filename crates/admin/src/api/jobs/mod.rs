@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 
 use axum::response::Response;
 use nexo_access::{Permission, Resource};
-use nexo_broker::job_rules::{JobError, Jobs, Receipt};
+use nexo_broker::job_rules::{JobError, JobReceipt, JobReceiptError, Jobs};
 use nexo_broker::{JobCallError, QueueError};
 use nexo_types::{BudgetName, JobId, JobQueueName, Millis, Timestamp};
 use serde_json::{Map, Value};
@@ -131,8 +131,8 @@ fn job_of(text: &str) -> Result<JobId, ApiError> {
     text.parse().map(JobId).map_err(|_| ApiError::bad_request("a job's id is a number"))
 }
 
-fn receipt_of(text: &str) -> Result<Receipt, ApiError> {
-    text.parse().map_err(|()| ApiError::bad_request("a receipt is what a worker got with its job"))
+fn receipt_of(text: &str) -> Result<JobReceipt, ApiError> {
+    text.parse().map_err(|error: JobReceiptError| ApiError::bad_request(error.to_string()))
 }
 
 /// A text that must be there.

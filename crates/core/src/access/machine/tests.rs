@@ -9,7 +9,7 @@ use super::*;
 use crate::access::{
     AccessKey, ApiToken, HashAlgorithm, PasswordHash, Permission, PermissionTexts, Resource, Tag, UserLimits,
 };
-use crate::machine::check::{Checked, check};
+use crate::machine::check::{Checked, START, check};
 
 impl Checked for Access {
     fn read_back(_: &AccessRecord, bytes: Bytes) -> AccessRecord {
@@ -40,7 +40,7 @@ fn allow(name: &str, vhost: &str, configure: &str, write: &str, read: &str) -> A
 fn after(changes: impl IntoIterator<Item = AccessRecord>) -> Access {
     let mut access = Access::new();
     for change in changes {
-        let decided = access.decide_changes(&[change]).unwrap();
+        let decided = access.decide_changes(START, &[change]).unwrap();
         decided.iter().for_each(|record| access.apply_record(record));
     }
     access
@@ -133,7 +133,7 @@ proptest! {
     fn users_are_a_machine(commands in prop::collection::vec(prop::collection::vec(a_change(), 1..4), 1..40)) {
         let mut access = Access::new();
         for command in &commands {
-            if let Ok(records) = access.decide_changes(command) {
+            if let Ok(records) = access.decide_changes(START, command) {
                 for record in records {
                     let before = access.clone().snapshot();
                     let copy = access.clone();
@@ -147,7 +147,7 @@ proptest! {
                 check_indexes(&access);
             }
         }
-        check(Access::new, commands.into_iter().map(|command| (Millis::ZERO, command)).collect());
+        check(Access::new, commands.into_iter().map(|command| (Millis(1), command)).collect());
     }
 
     #[test]
@@ -200,23 +200,23 @@ fn topics_are_asked_for_only_where_something_is_said_of_their_exchange() {
 #[test]
 fn changes_are_made_together_or_not_at_all() {
     let access = Access::new();
-    assert_eq!(access.decide_changes(&[add("ann"), allow("ann", "/", "", "", "")]).unwrap().len(), 2);
-    let refused = access.decide_changes(&[add("ann"), allow("ann", "/", "(", "", "")]).unwrap_err();
+    assert_eq!(access.decide_changes(START, &[add("ann"), allow("ann", "/", "", "", "")]).unwrap().len(), 2);
+    let refused = access.decide_changes(START, &[add("ann"), allow("ann", "/", "(", "", "")]).unwrap_err();
     assert!(matches!(refused, AccessError::Pattern(_)));
     assert_eq!(
-        access.decide_changes(&[allow("bob", "/", "", "", "")]),
+        access.decide_changes(START, &[allow("bob", "/", "", "", "")]),
         Err(AccessError::NoSuchUser { name: user("bob") })
     );
     let access = after([add("ann")]);
-    assert_eq!(access.decide_changes(&[add("ann")]), Err(AccessError::Exists { name: user("ann") }));
+    assert_eq!(access.decide_changes(START, &[add("ann")]), Err(AccessError::Exists { name: user("ann") }));
 }
 
 #[test]
 fn what_changes_nothing_is_not_written() {
     let access = after([add("ann"), allow("ann", "/", "a", "b", "c")]);
-    assert_eq!(access.decide_changes(&[allow("ann", "/", "a", "b", "c")]), Ok(Vec::new()));
+    assert_eq!(access.decide_changes(START, &[allow("ann", "/", "a", "b", "c")]), Ok(Vec::new()));
     let gone = AccessRecord::ForgetVhost { vhost: "shop".into() };
-    assert_eq!(access.decide_changes(&[gone]), Ok(Vec::new()));
+    assert_eq!(access.decide_changes(START, &[gone]), Ok(Vec::new()));
 }
 
 #[test]
@@ -233,7 +233,7 @@ fn everything_has_a_bound() {
         key: AccessKey { secret: "s".into(), created: Timestamp(0) },
     };
     let access = after(std::iter::once(add("ann")).chain((0..limits::USER_KEYS_MAX).map(key)));
-    let refused = access.decide_changes(&[key(limits::USER_KEYS_MAX)]).unwrap_err();
+    let refused = access.decide_changes(START, &[key(limits::USER_KEYS_MAX)]).unwrap_err();
     assert_eq!(
         refused.to_string(),
         format!("there are at most {} access keys of a user", limits::USER_KEYS_MAX)

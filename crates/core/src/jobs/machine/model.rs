@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use super::tests::{MINUTE, START, api, name};
 use super::*;
 use crate::jobs::{
-    BudgetConfig, JobBody, JobQueue, JobState, KindFigures, NewJob, Overtake, Pending, PendingOf, Receipt,
+    BudgetConfig, JobBody, JobQueue, JobReceipt, JobState, KindFigures, NewJob, Overtake, Pending, PendingOf,
     Refill, Reply, TokenReport, Waiter, WhileRunning,
 };
 use crate::machine::check::{Checked, check};
@@ -23,6 +23,10 @@ impl Checked for Jobs {
 
     fn supply(&mut self, missing: Infallible, _: &[JobRecord]) {
         match missing {}
+    }
+
+    fn due(&self, _: Timestamp) -> Option<JobCommand> {
+        Some(JobCommand::Due { max: 5 })
     }
 
     fn prepare(&mut self) {}
@@ -84,7 +88,7 @@ fn a_wait() -> impl Strategy<Value = Millis> {
 struct Rig {
     jobs: Jobs,
     now: Timestamp,
-    held: Vec<Receipt>,
+    held: Vec<JobReceipt>,
     known: Vec<JobId>,
     commands: Vec<(Millis, JobCommand)>,
     wait: Millis,
@@ -131,7 +135,7 @@ impl Rig {
     fn act(&mut self, wait: Millis, act: &Act) {
         self.now = self.now.plus(wait);
         self.wait = Millis(self.wait.0 + wait.0);
-        let pick = |list: &[Receipt], at: u8| list.get(at as usize % list.len().max(1)).copied();
+        let pick = |list: &[JobReceipt], at: u8| list.get(at as usize % list.len().max(1)).copied();
         match act {
             Act::Ask { key, waiter, class, due, cost, deadline } => {
                 let body = JobBody {

@@ -7,8 +7,8 @@ use nexo_types::{BudgetName, JobId, JobQueueName, Millis, QueueName, Timestamp};
 
 use super::*;
 use crate::jobs::{
-    Asked, AskedState, BudgetConfig, Handed, JobBody, JobState, NewJob, Outcome, Overtake, Receipt, Refill,
-    Reply, Settled, TokenReport, Waiter, WhileRunning,
+    Asked, AskedState, BudgetConfig, Handed, JobBody, JobReceipt, JobState, NewJob, Outcome, Overtake,
+    Refill, Reply, Settled, TokenReport, Waiter, WhileRunning,
 };
 
 pub(super) const MINUTE: u64 = 60_000;
@@ -112,13 +112,13 @@ impl Shop {
         }
     }
 
-    pub(super) fn complete(&mut self, receipt: Receipt) -> Result<JobAnswer, JobError> {
+    pub(super) fn complete(&mut self, receipt: JobReceipt) -> Result<JobAnswer, JobError> {
         self.complete_with(receipt, None, TokenReport::default())
     }
 
     pub(super) fn complete_with(
         &mut self,
-        receipt: Receipt,
+        receipt: JobReceipt,
         used: Option<u64>,
         report: TokenReport,
     ) -> Result<JobAnswer, JobError> {

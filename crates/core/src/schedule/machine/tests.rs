@@ -17,6 +17,12 @@ impl Checked for Schedules {
         match missing {}
     }
 
+    fn due(&self, _: Timestamp) -> Option<ScheduleCommand> {
+        let (_, (vhost, name)) = self.by_time().next()?;
+        let (vhost, name) = (vhost.clone(), Arc::clone(name));
+        Some(ScheduleCommand::Due { vhost, name, max: 5, outcome: Outcome::Done })
+    }
+
     fn prepare(&mut self) {}
 }
 
