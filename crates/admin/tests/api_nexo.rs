@@ -4,6 +4,10 @@
 mod common;
 
 use common::api::{Managed, column};
+use nexo_amqp::codec::ShortStr;
+use nexo_amqp::codec::method::basic;
+use nexo_broker::{HeaderValue, Headers, NewMessage, PopRequest};
+use nexo_types::{Millis, QueueName};
 use serde_json::{Value, json};
 
 async fn publish(managed: &Managed, queue: &str, payload: &str, headers: Value) {
@@ -47,6 +51,82 @@ async fn messages_are_looked_at_and_stay() {
     assert_eq!(shown["totals"]["delivered"], json!(0));
     managed.expect(404, "GET", "/api/nexo/queues/%2F/none", None).await;
     managed.expect(404, "GET", "/api/nexo/queues/%2F/none/messages", None).await;
+}
+
+#[tokio::test]
+async fn messages_of_every_state_are_looked_at_and_stay() {
+    let managed = Managed::start().await;
+    managed.expect(201, "PUT", "/api/queues/%2F/q", Some(json!({}))).await;
+    let queue = QueueName::new("q").unwrap();
+    let hour = Millis::from_secs(3600);
+    for (body, tenant, delay) in [
+        ("one apple", "a", Millis::ZERO),
+        ("two pears", "b", Millis::ZERO),
+        ("three apples", "a", hour),
+        ("four pears", "b", hour),
+    ] {
+        let headers = Headers(vec![("tenant".to_owned(), HeaderValue::Text(tenant.to_owned()))]);
+        let properties = headers.to_properties().unwrap();
+        let message = NewMessage { properties, delay, ..NewMessage::new(body) };
+        managed.broker.push(&queue, vec![message]).await.unwrap().remove(0).unwrap();
+    }
+    let request = PopRequest { max: 1, wait: Millis::from_secs(20), visibility: None, bytes_max: None };
+    let taken = managed.broker.pop(&queue, request).await.unwrap();
+    let counts = async || {
+        let shown = managed.get(Q).await;
+        ["ready", "leased", "delayed"].map(|name| shown[name].as_u64().unwrap())
+    };
+    assert_eq!(counts().await, [1, 1, 2]);
+
+    let ready = managed.get(&format!("{Q}/messages?state=ready")).await;
+    assert_eq!(ready["messages"], managed.get(&format!("{Q}/messages")).await["messages"]);
+    assert_eq!(column(&ready["messages"], "payload"), ["two pears"]);
+    assert_eq!(
+        (&ready["messages"][0]["state"], &ready["messages"][0]["attempts"]),
+        (&json!("ready"), &json!(0))
+    );
+    let leased = managed.get(&format!("{Q}/messages?state=leased")).await;
+    assert_eq!(column(&leased["messages"], "payload"), ["one apple"]);
+    let first = &leased["messages"][0];
+    assert_eq!((&first["state"], &first["attempts"]), (&json!("leased"), &json!(1)));
+    assert_eq!(first["lease_until_ms"], json!(taken[0].lease_until.unwrap().0));
+    assert_eq!(first["headers"], json!({"tenant": "a"}));
+    let delayed = managed.get(&format!("{Q}/messages?state=delayed")).await;
+    assert_eq!(column(&delayed["messages"], "payload"), ["three apples", "four pears"]);
+    let first = &delayed["messages"][0];
+    assert_eq!((&first["state"], &first["attempts"]), (&json!("delayed"), &json!(0)));
+    assert_eq!(first["due_ms"].as_u64(), first["enqueued_at_ms"].as_u64().map(|at| at + hour.0));
+
+    for (state, header, wanted) in [
+        ("ready", "tenant=a", &[][..]),
+        ("ready", "tenant=b", &["two pears"]),
+        ("leased", "tenant=a", &["one apple"]),
+        ("leased", "tenant=b", &[]),
+        ("delayed", "tenant=b", &["four pears"]),
+        ("delayed", "tenant", &["three apples", "four pears"]),
+    ] {
+        let shown = managed.get(&format!("{Q}/messages?state={state}&header={header}")).await;
+        assert_eq!(column(&shown["messages"], "payload"), wanted, "{state} {header}");
+    }
+    let by_text = managed.get(&format!("{Q}/messages?state=delayed&text=pears")).await;
+    assert_eq!(column(&by_text["messages"], "payload"), ["four pears"]);
+    assert_eq!(managed.get(&format!("{Q}/messages?state=leased&text=pears")).await["messages"], json!([]));
+    let page = managed.get(&format!("{Q}/messages?state=delayed&max=1")).await;
+    assert_eq!(column(&page["messages"], "payload"), ["three apples"]);
+    let next = page["next"].as_str().unwrap();
+    let page = managed.get(&format!("{Q}/messages?state=delayed&max=1&after={next}")).await;
+    assert_eq!(column(&page["messages"], "payload"), ["four pears"]);
+    managed.expect(400, "GET", &format!("{Q}/messages?state=gone"), None).await;
+    assert_eq!(counts().await, [1, 1, 2]);
+
+    // What a connection holds has no moment at which it comes back.
+    let mut client = managed.client().await;
+    client.open_channel(1).await.unwrap();
+    let get = basic::Get { ticket: 0, queue: ShortStr::from_static("q"), no_ack: false };
+    client.call(1, &get, "basic.get-ok").await.unwrap();
+    let held = managed.get(&format!("{Q}/messages?state=leased&text=pears")).await;
+    assert_eq!(column(&held["messages"], "lease_until_ms"), [json!(null)]);
+    assert_eq!(counts().await, [0, 2, 2]);
 }
 
 #[tokio::test]

@@ -173,6 +173,7 @@ pub use open_connections::{
 };
 pub use options::BrokerOptions;
 pub use owed::SocketState;
+pub use peek::{BrowseState, Browsed};
 pub use property_codec::{
     DeadLetter, DeadLetterCodec, DeathInfo, Envelope, PropertyCodec, Publication, PublishCodec, QueueCodec,
 };

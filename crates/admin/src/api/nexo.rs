@@ -11,7 +11,7 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use nexo_access::Permission;
 use nexo_amqp::management::check_shared;
-use nexo_broker::{CreateError, DeathReason, Delivery, HeaderValue, QueueError};
+use nexo_broker::{BrowseState, Browsed, CreateError, DeathReason, Delivery, HeaderValue, QueueError};
 use nexo_types::{Offset, Priority};
 use serde_json::{Map, Value, json};
 
@@ -88,6 +88,11 @@ impl Filter {
         }
     }
 
+    /// Whether every message is wanted.
+    const fn is_none(&self) -> bool {
+        self.header.is_none() && self.text.is_none() && !self.dead_only
+    }
+
     fn admits(&self, delivery: &Delivery) -> bool {
         if self.dead_only && delivery.message.origin.is_none() {
             return false;
@@ -116,7 +121,8 @@ fn header_text(value: &HeaderValue) -> String {
     }
 }
 
-/// Shows messages that wait, in the order of delivery. `next` is where to go on, if that was not all.
+/// Shows messages: those that wait, in the order of delivery, or those that are leased or delayed, by offset. `next` is where to
+/// go on, if that was not all.
 pub(super) async fn messages(
     State(api): State<Api>,
     caller: Caller,
@@ -132,11 +138,12 @@ pub(super) async fn messages(
     };
     let max = max.clamp(1, SHOWN_MAX);
     let mut after = query.get("after").map(|place| parse_place(place)).transpose()?;
-    let mut found =
-        Found { filter: Filter::of(&query), max, shown: Vec::new(), looked_at: 0, bytes: 0, read: 0 };
+    let state = query.get("state").map_or(Ok(BrowseState::Ready), |word| parse_state(word))?;
+    let filter = Filter::of(&query);
+    let mut found = Found { state, filter, max, shown: Vec::new(), looked_at: 0, bytes: 0, read: 0 };
     let next = loop {
-        let step = if filter_is_none(&found.filter) { max - found.shown.len() } else { STEP };
-        let (seen, place) = api.broker.peek_after(&name, after, step).await.map_err(refused)?;
+        let step = if found.filter.is_none() { max - found.shown.len() } else { STEP };
+        let (seen, place) = api.broker.browse(&name, state, after, step).await.map_err(refused)?;
         // Bodies are searched and written down: not on a thread of the runtime, and a step at a time.
         let stopped;
         (found, stopped) = api
@@ -159,6 +166,7 @@ pub(super) async fn messages(
 
 /// What was found so far.
 struct Found {
+    state: BrowseState,
     filter: Filter,
     max: usize,
     shown: Vec<Value>,
@@ -171,13 +179,14 @@ struct Found {
 
 impl Found {
     /// Takes what is wanted of these. If that is enough, gives the place of the last one that was looked at.
-    fn take(&mut self, seen: &[Delivery]) -> Option<(Priority, Offset)> {
+    fn take(&mut self, seen: &[Browsed]) -> Option<(Priority, Offset)> {
         self.looked_at += seen.len();
-        for delivery in seen {
+        for one in seen {
+            let delivery = &one.delivery;
             self.read += delivery.message.body.len();
             if self.filter.admits(delivery) {
                 self.bytes += delivery.message.body.len().min(BODY_SHOWN_BYTES_MAX);
-                self.shown.push(message_json(delivery));
+                self.shown.push(message_json(one, self.state));
             }
             if self.shown.len() == self.max || self.bytes >= nexo_types::limits::PEEK_BYTES_MAX {
                 return Some((delivery.message.priority, delivery.offset));
@@ -185,10 +194,6 @@ impl Found {
         }
         None
     }
-}
-
-fn filter_is_none(filter: &Filter) -> bool {
-    filter.header.is_none() && filter.text.is_none() && !filter.dead_only
 }
 
 fn place_text((priority, offset): (Priority, Offset)) -> String {
@@ -202,7 +207,24 @@ fn parse_place(text: &str) -> Result<(Priority, Offset), ApiError> {
     parsed.ok_or_else(|| ApiError::bad_request("after must be what an answer had as next"))
 }
 
-fn message_json(delivery: &Delivery) -> Value {
+fn parse_state(word: &str) -> Result<BrowseState, ApiError> {
+    match word {
+        "ready" => Ok(BrowseState::Ready),
+        "leased" => Ok(BrowseState::Leased),
+        "delayed" => Ok(BrowseState::Delayed),
+        _ => Err(ApiError::bad_request("state must be ready, leased or delayed")),
+    }
+}
+
+const fn state_word(state: BrowseState) -> &'static str {
+    match state {
+        BrowseState::Ready => "ready",
+        BrowseState::Leased => "leased",
+        BrowseState::Delayed => "delayed",
+    }
+}
+
+fn message_json(Browsed { delivery, until }: &Browsed, state: BrowseState) -> Value {
     let message = &delivery.message;
     let body = &message.body[..message.body.len().min(BODY_SHOWN_BYTES_MAX)];
     let (payload, encoding) = match std::str::from_utf8(body) {
@@ -217,7 +239,9 @@ fn message_json(delivery: &Delivery) -> Value {
         .map(|(name, value)| (name, header_json(&value)))
         .collect();
     let envelope = delivery.envelope();
-    json!({
+    let mut shown = json!({
+        "state": state_word(state),
+        "attempts": delivery.attempt,
         "offset": delivery.offset.0,
         "priority": message.priority.0,
         "enqueued_at_ms": delivery.enqueued_at.0,
@@ -235,7 +259,14 @@ fn message_json(delivery: &Delivery) -> Value {
             "attempts": origin.attempts,
             "at_ms": origin.at.0,
         })),
-    })
+    });
+    // A lease that ends with its connection has no moment.
+    match state {
+        BrowseState::Ready => {}
+        BrowseState::Leased => shown["lease_until_ms"] = until.map(|until| until.0).into(),
+        BrowseState::Delayed => shown["due_ms"] = until.map(|until| until.0).into(),
+    }
+    shown
 }
 
 fn header_json(value: &HeaderValue) -> Value {
