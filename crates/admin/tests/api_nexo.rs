@@ -6,7 +6,7 @@ mod common;
 use common::api::{Managed, column};
 use nexo_amqp::codec::ShortStr;
 use nexo_amqp::codec::method::basic;
-use nexo_broker::{HeaderValue, Headers, NewMessage, PopRequest};
+use nexo_broker::{DeadLetters, HeaderValue, Headers, NewMessage, PopRequest, QueueConfig};
 use nexo_types::{Millis, QueueName};
 use serde_json::{Value, json};
 
@@ -150,6 +150,39 @@ async fn dead_letters_tell_why_and_go_back() {
     assert_eq!(managed.get(Q).await["ready"], json!(2));
     managed.expect(404, "POST", &format!("{path}/redrive"), Some(json!({"target": "none"}))).await;
     managed.expect(400, "POST", &format!("{path}/redrive"), Some(json!({"max": -1}))).await;
+}
+
+#[tokio::test]
+async fn dead_letters_of_queues_and_of_exchanges_are_found() {
+    let managed = Managed::start().await;
+    managed.expect(201, "PUT", "/api/queues/%2F/dead", Some(json!({}))).await;
+    let dlx = json!({"arguments": {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}});
+    managed.expect(201, "PUT", "/api/queues/%2F/q", Some(dlx)).await;
+    let moved = QueueConfig {
+        dead_letters: DeadLetters::Queue(QueueName::new("dead").unwrap()),
+        ..QueueConfig::default()
+    };
+    managed.broker.create_queue(&QueueName::new("native").unwrap(), moved).await.unwrap();
+    publish(&managed, "dead", "not a dead letter", json!({})).await;
+    let reject = json!({"count": 1, "ackmode": "reject_requeue_false", "encoding": "auto"});
+    for queue in ["q", "native"] {
+        publish(&managed, queue, &format!("bad in {queue}"), json!({})).await;
+        managed.expect(200, "POST", &format!("/api/queues/%2F/{queue}/get"), Some(reject.clone())).await;
+    }
+    let path = "/api/nexo/queues/%2F/dead";
+    let has_all = |shown: &Value| shown["messages"].as_array().is_some_and(|all| all.len() == 3);
+    let all = managed.until(&format!("{path}/messages"), has_all).await;
+    assert_eq!(all["messages"][0]["dead_letter"], json!(null));
+    let dead = managed.get(&format!("{path}/messages?dead=true")).await;
+    assert_eq!(column(&dead["messages"], "payload"), ["bad in q", "bad in native"]);
+    let (told, moved) = (&dead["messages"][0]["dead_letter"], &dead["messages"][1]["dead_letter"]);
+    assert!(told["at_ms"].as_u64() > Some(0), "{told}");
+    let mut told = told.clone();
+    told["at_ms"] = json!(0);
+    let wanted = json!({"reason": "rejected", "queue": "q", "exchange": "", "count": 1, "at_ms": 0});
+    assert_eq!(told, wanted);
+    assert_eq!((&moved["reason"], &moved["queue"]), (&json!("rejected"), &json!("native")));
+    assert_eq!((&moved["offset"], &moved["attempts"]), (&json!(0), &json!(1)));
 }
 
 #[tokio::test]

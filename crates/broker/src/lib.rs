@@ -176,6 +176,7 @@ pub use owed::SocketState;
 pub use peek::{BrowseState, Browsed};
 pub use property_codec::{
     DeadLetter, DeadLetterCodec, DeathInfo, Envelope, PropertyCodec, Publication, PublishCodec, QueueCodec,
+    ToldDeath,
 };
 pub use push_order::{PushOrder, PushTurn};
 pub use push_packed::{PackedPushed, Refused};

@@ -94,7 +94,7 @@ impl Filter {
     }
 
     fn admits(&self, delivery: &Delivery) -> bool {
-        if self.dead_only && delivery.message.origin.is_none() {
+        if self.dead_only && delivery.message.origin.is_none() && delivery.told_death().is_none() {
             return false;
         }
         if let Some(text) = &self.text
@@ -252,13 +252,7 @@ fn message_json(Browsed { delivery, until }: &Browsed, state: BrowseState) -> Va
         "group": message.group.as_ref().map(|group| group.as_str()),
         "exchange": envelope.as_ref().map(|envelope| &envelope.exchange),
         "routing_key": envelope.as_ref().map(|envelope| &envelope.routing_key),
-        "dead_letter": message.origin.as_ref().map(|origin| json!({
-            "reason": reason_word(origin.reason),
-            "queue": origin.queue.as_str(),
-            "offset": origin.offset.0,
-            "attempts": origin.attempts,
-            "at_ms": origin.at.0,
-        })),
+        "dead_letter": dead_letter_json(delivery),
     });
     // A lease that ends with its connection has no moment.
     match state {
@@ -267,6 +261,27 @@ fn message_json(Browsed { delivery, until }: &Browsed, state: BrowseState) -> Va
         BrowseState::Delayed => shown["due_ms"] = until.map(|until| until.0).into(),
     }
     shown
+}
+
+/// Why a message is a dead letter. One that came through an exchange tells it in the words of its protocol.
+fn dead_letter_json(delivery: &Delivery) -> Option<Value> {
+    if let Some(origin) = &delivery.message.origin {
+        return Some(json!({
+            "reason": reason_word(origin.reason),
+            "queue": origin.queue.as_str(),
+            "offset": origin.offset.0,
+            "attempts": origin.attempts,
+            "at_ms": origin.at.0,
+        }));
+    }
+    let told = delivery.told_death()?;
+    Some(json!({
+        "reason": told.reason,
+        "queue": told.queue,
+        "exchange": told.exchange,
+        "count": told.count,
+        "at_ms": told.at.map(|at| at.0),
+    }))
 }
 
 fn header_json(value: &HeaderValue) -> Value {
