@@ -4,7 +4,7 @@
 //!   `openapi` describes. `body`: the JSON that it brings. `error`: what is answered instead.
 //! - `names`: vhosts, queues and exchanges in addresses. `listing`: pages, order and columns. `rates`: history.
 //! - By what they are about: `overview` (with nodes and what never changes), `attempts` (logins), `vhosts`, `users`, `permissions`, `connections`
-//!   (with channels and consumers), `exchanges`, `queues`, `bindings`, `messages`, `policies`, `parameters`, `definitions`,
+//!   (with channels and consumers), `consumer_tags`, `exchanges`, `queues`, `bindings`, `messages`, `policies`, `parameters`, `definitions`,
 //!   `health_checks`. `nexo`: what RabbitMQ has no words for; `redrive`: moves of messages; `cluster`; `schedules`. `jobs`: job queues and budgets. `memory`: the memory
 //!   watermark.
 //!
@@ -17,6 +17,7 @@ mod bindings;
 mod body;
 mod cluster;
 mod connections;
+mod consumer_tags;
 mod definitions;
 mod error;
 mod exchanges;

@@ -20,6 +20,7 @@ use super::access::{Caller, Visible};
 use super::bindings::{LISTED_MAX, binding_json, default_json};
 use super::body::{Fields, JsonBody};
 use super::connections::{consumers_of_queue, owner_json};
+use super::consumer_tags::ConsumerTags;
 use super::error::ApiError;
 use super::listing::ListQuery;
 use super::names::{Vhost, of_queue};
@@ -47,10 +48,11 @@ async fn answer(api: &Api, query: ListQuery, wanted: Visible) -> Result<Response
     api.look(move |api| {
         let mut names = api.broker.queue_names();
         names.retain(|name| wanted.has(of_queue(name)));
+        let tags = ConsumerTags::default();
         let shown = |name: &QueueName| {
             let row = api.broker.queue_row(name)?;
             Some(match (query.without_stats(), query.with_queue_totals()) {
-                (false, _) => whole_json(api, &row),
+                (false, _) => whole_json(api, &row, &tags),
                 (true, false) => Value::Object(plain(api, &row)),
                 (true, true) => {
                     let mut shown = plain(api, &row);
@@ -76,7 +78,7 @@ pub(super) async fn show(
     let (vhost, wanted) = (Vhost::named(&api, &vhost)?, Wanted::of(&query)?);
     let row = api.broker.queue_row(&vhost.queue(&name)?).ok_or_else(ApiError::not_found)?;
     api.look(move |api| {
-        let mut shown = whole_json(api, &row);
+        let mut shown = whole_json(api, &row, &ConsumerTags::default());
         shown["consumer_details"] = consumers_of_queue(api, &row.stats.name).into();
         shown["deliveries"] = json!([]);
         shown["incoming"] = json!([]);
@@ -215,7 +217,7 @@ fn totals(row: &QueueRow) -> Map<String, Value> {
     ])
 }
 
-fn whole_json(api: &Api, row: &QueueRow) -> Value {
+fn whole_json(api: &Api, row: &QueueRow, tags: &ConsumerTags) -> Value {
     let stats = &row.stats;
     let rate = |per_second: f64| json!({ "rate": per_second });
     let mut shown = plain(api, row);
@@ -225,8 +227,8 @@ fn whole_json(api: &Api, row: &QueueRow) -> Value {
         "consumers": stats.consumers,
         "consumer_capacity": if stats.consumers > 0 { 1.0 } else { 0.0 },
         "consumer_utilisation": if stats.consumers > 0 { 1.0 } else { 0.0 },
-        "exclusive_consumer_tag": null,
-        "single_active_consumer_tag": null,
+        "exclusive_consumer_tag": tags.exclusive(api, row),
+        "single_active_consumer_tag": tags.active(api, row),
         "memory": row.memory_bytes,
         "message_bytes": stats.bytes,
         "messages_details": rate(stats.push_rate - stats.ack_rate),
