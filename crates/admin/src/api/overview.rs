@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 
 use axum::Json;
 use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
 use nexo_broker::Protocol;
 use serde_json::{Value, json};
 
 use super::access::Caller;
+use super::body::{Fields, JsonBody};
 use super::error::ApiError;
 use super::names::of_exchange;
 use super::parameters;
@@ -156,6 +158,12 @@ fn contexts(api: &Api) -> Value {
 
 pub(super) async fn cluster_name(State(api): State<Api>) -> Json<Value> {
     Json(json!({ "name": parameters::cluster_name(&api) }))
+}
+
+/// As RabbitMQ, by the global parameter of that name.
+pub(super) async fn set_cluster_name(State(api): State<Api>, body: JsonBody) -> Result<StatusCode, ApiError> {
+    parameters::set_cluster_name(&api, body.object.text("name")?).await?;
+    Ok(StatusCode::NO_CONTENT)
 }
 
 pub(super) async fn nodes(State(api): State<Api>) -> Result<Json<Value>, ApiError> {

@@ -164,6 +164,11 @@ pub(super) async fn act(
     }
 }
 
+/// RabbitMQ spreads the leaders of queues over its nodes by this. No queue has a leader of its own, so there is nothing to do.
+pub(super) async fn rebalance() -> StatusCode {
+    StatusCode::NO_CONTENT
+}
+
 pub(super) async fn bindings(
     State(api): State<Api>,
     Path((vhost, name)): Path<(String, String)>,
