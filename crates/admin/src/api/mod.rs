@@ -2,7 +2,7 @@
 //!
 //! - `guard`, `login`, `sessions`: what every request must pass. `access`: who may ask what. `routes`: the addresses, which
 //!   `openapi` describes. `body`: the JSON that it brings. `error`: what is answered instead.
-//! - `names`: vhosts, queues and exchanges in addresses. `listing`: pages, order and columns. `rates`: history.
+//! - `names`: vhosts, queues and exchanges in addresses. `question`: what stands behind the `?`. `listing`: pages, order and columns. `rates`: history.
 //! - By what they are about: `overview` (with nodes and what never changes), `attempts` (logins), `vhosts`, `users`, `permissions`, `connections`
 //!   (with channels and consumers), `consumer_tags`, `exchanges`, `queues`, `bindings`, `messages`, `policies`, `parameters`, `definitions`,
 //!   `health_checks`. `nexo`: what RabbitMQ has no words for; `redrive`: moves of messages; `cluster`; `schedules`. `jobs`: job queues and budgets. `memory`: the memory
@@ -37,6 +37,7 @@ mod overview;
 mod parameters;
 mod permissions;
 mod policies;
+mod question;
 mod queues;
 mod rates;
 mod redrive;

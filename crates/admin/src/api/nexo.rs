@@ -2,10 +2,8 @@
 //! without taking any, dead letters with their reasons, and pausing. Messages are moved in `redrive.rs`. What is in a queue that
 //! belongs to a connection is for that connection alone, as in the rest of the API.
 
-use std::collections::BTreeMap;
-
 use axum::Json;
-use axum::extract::{Path, Query, State};
+use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -20,6 +18,7 @@ use super::access::Caller;
 use super::body::{Fields, JsonBody};
 use super::error::ApiError;
 use super::names::{Vhost, of_queue};
+use super::question::{Question, Word, Words};
 use super::queues::found;
 
 /// Messages in one answer, if nobody says how many.
@@ -67,6 +66,21 @@ pub(super) async fn queue(
     })))
 }
 
+/// How messages are asked for.
+#[derive(Debug)]
+pub(super) struct BrowseWords;
+
+impl Words for BrowseWords {
+    const WORDS: &'static [Word] = &[
+        ("state", "ready (in the order of delivery), leased or delayed (by offset); ready if nobody says"),
+        ("max", "how many messages (50, at most 1,000)"),
+        ("header", "only those with this header: name, or name=value"),
+        ("text", "only those with this in their bodies"),
+        ("dead", "true: only dead letters"),
+        ("after", "what the answer before had as next"),
+    ];
+}
+
 /// What of a queue somebody wants to see.
 #[derive(Debug)]
 struct Filter {
@@ -76,16 +90,13 @@ struct Filter {
 }
 
 impl Filter {
-    fn of(query: &BTreeMap<String, String>) -> Self {
+    fn of(query: &Question<BrowseWords>) -> Self {
         let header = query.get("header").map(|header| match header.split_once('=') {
             Some((name, value)) => (name.to_owned(), Some(value.to_owned())),
-            None => (header.clone(), None),
+            None => (header.to_owned(), None),
         });
-        Self {
-            header,
-            text: query.get("text").filter(|text| !text.is_empty()).cloned(),
-            dead_only: query.get("dead").is_some_and(|dead| dead == "true"),
-        }
+        let text = query.get("text").filter(|text| !text.is_empty());
+        Self { header, text: text.map(str::to_owned), dead_only: query.is_true("dead") }
     }
 
     /// Whether every message is wanted.
@@ -127,18 +138,14 @@ pub(super) async fn messages(
     State(api): State<Api>,
     caller: Caller,
     Path((vhost, name)): Path<(String, String)>,
-    Query(query): Query<BTreeMap<String, String>>,
+    query: Question<BrowseWords>,
 ) -> Result<Json<Value>, ApiError> {
     let name = found(&api, &Vhost::named(&api, &vhost)?, &name)?;
     caller.may_queue(Permission::Read, &name)?;
     check_shared(&api.broker, &name).await?;
-    let max = match query.get("max") {
-        None => SHOWN_DEFAULT,
-        Some(max) => max.parse::<usize>().map_err(|_| ApiError::bad_request("max must be a whole number"))?,
-    };
-    let max = max.clamp(1, SHOWN_MAX);
-    let mut after = query.get("after").map(|place| parse_place(place)).transpose()?;
-    let state = query.get("state").map_or(Ok(BrowseState::Ready), |word| parse_state(word))?;
+    let max = query.whole("max")?.unwrap_or(SHOWN_DEFAULT).clamp(1, SHOWN_MAX);
+    let mut after = query.get("after").map(parse_place).transpose()?;
+    let state = query.get("state").map_or(Ok(BrowseState::Ready), parse_state)?;
     let filter = Filter::of(&query);
     let mut found = Found { state, filter, max, shown: Vec::new(), looked_at: 0, bytes: 0, read: 0 };
     let next = loop {

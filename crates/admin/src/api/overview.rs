@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use axum::Json;
-use axum::extract::{Path, Query, State};
+use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use nexo_broker::Protocol;
 use serde_json::{Value, json};
@@ -13,7 +13,8 @@ use super::body::{Fields, JsonBody};
 use super::error::ApiError;
 use super::names::of_exchange;
 use super::parameters;
-use super::rates::Wanted;
+use super::question::Question;
+use super::rates::{HistoryWords, Wanted};
 use super::vhosts::Sums;
 use super::{Api, Listener};
 
@@ -38,7 +39,7 @@ const EXCHANGE_TYPES: [(&str, &str); 6] = [
 pub(super) async fn overview(
     State(api): State<Api>,
     caller: Caller,
-    Query(query): Query<BTreeMap<String, String>>,
+    query: Question<HistoryWords>,
 ) -> Result<Json<Value>, ApiError> {
     let wanted = Wanted::of(&query)?;
     api.look(move |api| Json(if caller.is_monitor() { whole(api, wanted) } else { part(api, &caller) })).await
