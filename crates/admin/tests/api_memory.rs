@@ -57,6 +57,9 @@ async fn a_memory_alarm_shows_everywhere_and_goes() {
     assert!(metrics.contains("\nnexo_memory_alarm 1"), "{metrics}");
     let publish = json!({"properties": {}, "routing_key": "q", "payload": "x", "payload_encoding": "string"});
     managed.expect(503, "POST", "/api/exchanges/%2F/amq.default/publish", Some(publish.clone())).await;
+    let failed = managed.expect(503, "GET", "/api/aliveness-test/%2F", None).await.json();
+    assert_eq!(failed["status"], json!("failed"));
+    assert!(failed["reason"].as_str().unwrap().contains("memory"), "{failed}");
     managed.expect(200, "PUT", "/api/nexo/memory", Some(json!({"absolute_bytes": 1u64 << 40}))).await;
     assert_eq!(managed.get("/api/health/checks/alarms").await["status"], json!("ok"));
     managed.expect(200, "POST", "/api/exchanges/%2F/amq.default/publish", Some(publish)).await;

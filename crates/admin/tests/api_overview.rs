@@ -80,8 +80,59 @@ async fn a_broker_that_is_well_passes_every_check() {
     assert_eq!((&missing["status"], &missing["missing"]), (&json!("failed"), &json!(1)));
     managed.expect(400, "GET", "/api/health/checks/port-listener/x", None).await;
     managed.expect(503, "GET", "/api/health/checks/protocol-listener/mqtt", None).await;
-    assert_eq!(managed.get("/api/aliveness-test/%2F").await, json!({"status": "ok"}));
+}
+
+#[tokio::test]
+async fn a_message_is_sent_through_a_queue_to_see_whether_a_virtual_host_lives() {
+    let managed = Managed::start().await;
+    let quorum = json!({"default_queue_type": "quorum"});
+    managed.expect(201, "PUT", "/api/vhosts/quorum", Some(quorum)).await;
+    for vhost in ["%2F", "quorum"] {
+        for delivered in 1..=2 {
+            let path = format!("/api/aliveness-test/{vhost}");
+            assert_eq!(managed.get(&path).await, json!({"status": "ok"}));
+            let queue = managed.get(&format!("/api/nexo/queues/{vhost}/aliveness-test")).await;
+            assert_eq!((&queue["ready"], &queue["leased"]), (&json!(0), &json!(0)));
+            assert_eq!(queue["totals"]["acked"], json!(delivered));
+        }
+    }
     managed.expect(404, "GET", "/api/aliveness-test/none", None).await;
+    // It is asked in the name of whoever asks.
+    let ann = json!({"password": "ann", "tags": "monitoring"});
+    managed.expect(201, "PUT", "/api/users/ann", Some(ann)).await;
+    assert_eq!(managed.call_as("ann", "GET", "/api/aliveness-test/%2F", None).await.status, 401);
+    let reads = json!({"configure": "", "write": "", "read": ".*"});
+    managed.expect(201, "PUT", "/api/permissions/%2F/ann", Some(reads)).await;
+    assert_eq!(managed.call_as("ann", "GET", "/api/aliveness-test/%2F", None).await.status, 401);
+    // A queue that is otherwise than the check wants it is left alone.
+    managed.expect(204, "DELETE", "/api/queues/%2F/aliveness-test", None).await;
+    managed.expect(201, "PUT", "/api/queues/%2F/aliveness-test", Some(json!({"durable": true}))).await;
+    managed.expect(400, "GET", "/api/aliveness-test/%2F", None).await;
+}
+
+#[tokio::test]
+async fn what_needs_nothing_done_is_answered() {
+    let managed = Managed::start().await;
+    managed.expect(201, "PUT", "/api/queues/%2F/q", Some(json!({}))).await;
+    let detailed = managed.get("/api/queues/detailed").await;
+    assert_eq!(column(&detailed, "name"), ["q"]);
+    managed.expect(204, "POST", "/api/rebalance/queues", None).await;
+    let node = managed.get("/api/overview").await["node"].as_str().unwrap().to_owned();
+    managed.expect(204, "POST", &format!("/api/vhosts/%2F/start/{node}"), None).await;
+    managed.expect(400, "POST", "/api/vhosts/%2F/start/other@node", None).await;
+    managed.expect(400, "POST", &format!("/api/vhosts/none/start/{node}"), None).await;
+}
+
+#[tokio::test]
+async fn the_cluster_is_called_otherwise() {
+    let managed = Managed::start().await;
+    managed.expect(204, "PUT", "/api/cluster-name", Some(json!({"name": "ours"}))).await;
+    assert_eq!(managed.get("/api/cluster-name").await, json!({"name": "ours"}));
+    assert_eq!(managed.get("/api/global-parameters/cluster_name").await["value"], json!("ours"));
+    for wrong in [json!({}), json!({"name": 1})] {
+        managed.expect(400, "PUT", "/api/cluster-name", Some(wrong)).await;
+    }
+    assert_eq!(managed.get("/api/overview").await["cluster_name"], json!("ours"));
 }
 
 #[tokio::test(flavor = "multi_thread")]

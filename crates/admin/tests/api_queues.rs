@@ -5,7 +5,7 @@ mod common;
 
 use common::api::{Managed, column};
 use nexo_amqp::codec::ShortStr;
-use nexo_amqp::codec::method::queue;
+use nexo_amqp::codec::method::{basic, queue};
 use serde_json::json;
 
 const V: &str = "/api/queues/%2F";
@@ -108,6 +108,42 @@ async fn a_queue_with_messages_or_consumers_stays_if_asked_to() {
     managed.expect(204, "POST", &format!("{V}/q/actions"), Some(json!({"action": "sync"}))).await;
     managed.expect(400, "POST", &format!("{V}/q/actions"), Some(json!({"action": "dance"}))).await;
     managed.expect(204, "DELETE", &format!("{V}/q"), None).await;
+}
+
+#[tokio::test]
+async fn a_consumer_that_has_a_queue_for_itself_is_named() {
+    let managed = Managed::start().await;
+    let alone = json!({"arguments": {"x-single-active-consumer": true}});
+    managed.expect(201, "PUT", &format!("{V}/alone"), Some(alone)).await;
+    for name in ["mine", "shared"] {
+        managed.expect(201, "PUT", &format!("{V}/{name}"), Some(json!({}))).await;
+    }
+    let mut client = managed.client().await;
+    client.open_channel(1).await.unwrap();
+    client.consume(1, "alone", "first").await.unwrap();
+    client.consume(1, "alone", "second").await.unwrap();
+    client.consume(1, "shared", "one of many").await.unwrap();
+    let exclusive = basic::Consume {
+        ticket: 0,
+        queue: ShortStr::from_static("mine"),
+        consumer_tag: ShortStr::from_static("only"),
+        no_local: false,
+        no_ack: false,
+        exclusive: true,
+        nowait: false,
+        arguments: nexo_amqp::codec::Table::EMPTY,
+    };
+    client.call(1, &exclusive, "basic.consume-ok").await.unwrap();
+    let listed = managed.get("/api/queues").await;
+    assert_eq!(column(&listed, "name"), ["alone", "mine", "shared"]);
+    assert_eq!(column(&listed, "single_active_consumer_tag"), [json!("first"), json!(null), json!(null)]);
+    assert_eq!(column(&listed, "exclusive_consumer_tag"), [json!(null), json!("only"), json!(null)]);
+    let one = managed.get(&format!("{V}/alone")).await;
+    assert_eq!(one["single_active_consumer_tag"], json!("first"));
+    let cancel = basic::Cancel { consumer_tag: ShortStr::from_static("first"), nowait: false };
+    client.call(1, &cancel, "basic.cancel-ok").await.unwrap();
+    let one = managed.get(&format!("{V}/alone")).await;
+    assert_eq!(one["single_active_consumer_tag"], json!("second"));
 }
 
 #[tokio::test]

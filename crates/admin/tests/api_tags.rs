@@ -18,10 +18,15 @@ use tokio::net::TcpStream;
 const USERS: [&str; 5] = ["none", "management", "policymaker", "monitoring", "administrator"];
 
 /// What each of them is answered, in the order of [`USERS`]: `y` for anything but 401.
-const TABLE: [(&str, &str, &str); 46] = [
+const TABLE: [(&str, &str, &str); 51] = [
     ("GET", "/api/overview", "-yyyy"),
     ("GET", "/api/whoami", "-yyyy"),
     ("GET", "/api/cluster-name", "-yyyy"),
+    ("PUT", "/api/cluster-name", "----y"),
+    ("POST", "/api/rebalance/queues", "----y"),
+    ("POST", "/api/vhosts/own/start/x", "----y"),
+    ("GET", "/api/aliveness-test/own", "-yyyy"),
+    ("GET", "/api/aliveness-test/other", "-----"),
     ("GET", "/api/nodes", "---yy"),
     ("GET", "/api/nodes/x/memory", "---yy"),
     ("GET", "/api/users", "----y"),

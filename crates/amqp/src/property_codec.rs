@@ -9,9 +9,9 @@ use nexo_broker::topology::{HeaderSource, NoHeaders};
 use nexo_broker::{
     Codecs, DeadLetter, DeadLetterCodec, DeadLetters, DeathInfo, DeathReason, Durability, Envelope,
     HeaderValue, Headers, HeadersError, NewMessage, PriorityCap, Properties, PropertyCodec, PropertyFormat,
-    Publication, PublishCodec, QueueCodec, QueueConfig, QueueKind, StoredMessage,
+    Publication, PublishCodec, QueueCodec, QueueConfig, QueueKind, StoredMessage, ToldDeath,
 };
-use nexo_types::{Priority, QueueName};
+use nexo_types::{Priority, QueueName, Timestamp};
 
 use crate::address::Address;
 use crate::codec::{self, ArrayBuf, PropertiesBuilder, ShortStr, Table, TableBuf, Value};
@@ -59,6 +59,29 @@ impl PropertyCodec for AmqpPropertyCodec {
             exchange: text(address.exchange),
             routing_key: text(address.routing_key),
             properties: named_properties(&properties),
+        })
+    }
+
+    fn death(&self, properties: &Properties) -> Option<ToldDeath> {
+        let (_, properties) = amqp(properties)?;
+        let deaths = properties.headers()?.get("x-death")?.as_array()?;
+        // Newest first.
+        let latest = deaths.iter().next()?.as_table()?;
+        let text = |name| {
+            let bytes = latest.get(name)?.as_bytes()?;
+            Some(String::from_utf8_lossy(bytes).into_owned())
+        };
+        let count = latest.get("count").and_then(|count| u64::try_from(count.as_integer()?).ok());
+        let at = match latest.get("time") {
+            Some(Value::Timestamp(seconds)) => Some(Timestamp(seconds.saturating_mul(1000))),
+            Some(_) | None => None,
+        };
+        Some(ToldDeath {
+            reason: text("reason")?,
+            queue: text("queue")?,
+            exchange: text("exchange").unwrap_or_default(),
+            count: count.unwrap_or(1),
+            at,
         })
     }
 }
@@ -357,7 +380,7 @@ fn native(value: Value<'_>) -> HeaderValue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nexo_types::{ExchangeName, Timestamp};
+    use nexo_types::ExchangeName;
 
     fn stored(properties: &[u8]) -> StoredMessage {
         let mut bytes = Address { exchange: b"orders", routing_key: b"new" }.encode().to_vec();
@@ -426,6 +449,44 @@ mod tests {
             [("work".into(), "rejected".into(), 2), ("wait".into(), "expired".into(), 1)]
         );
         assert_eq!(third.routing_keys, [key]);
+        let told = ToldDeath {
+            reason: "rejected".to_owned(),
+            queue: "work".to_owned(),
+            exchange: "orders".to_owned(),
+            count: 2,
+            at: Some(Timestamp(5_000)),
+        };
+        assert_eq!(AmqpPropertyCodec.death(&third.message.properties), Some(told));
+    }
+
+    #[test]
+    fn a_header_that_is_no_list_of_deaths_tells_of_none() {
+        let told_by = |headers: &TableBuf| {
+            let message = stored(&PropertiesBuilder::new().headers(headers.as_table()).to_vec());
+            AmqpPropertyCodec.death(&message.properties)
+        };
+        let told = |deaths: Value<'_>| {
+            let mut headers = TableBuf::new();
+            headers.put(X_DEATH, deaths);
+            told_by(&headers)
+        };
+        let listed = |entry: &TableBuf| {
+            let mut deaths = ArrayBuf::new();
+            deaths.push(entry.as_table());
+            told(Value::Array(deaths.as_array()))
+        };
+        assert_eq!(told_by(&TableBuf::new()), None);
+        assert_eq!(told(Value::LongStr(b"rejected")), None);
+        assert_eq!(told(Value::Array(ArrayBuf::new().as_array())), None);
+        let mut entry = TableBuf::new();
+        entry.put(ShortStr::from_static("queue"), "work");
+        assert_eq!(listed(&entry), None);
+        entry.put(ShortStr::from_static("reason"), "expired").put(ShortStr::from_static("count"), -1i64);
+        let told = listed(&entry).unwrap();
+        assert_eq!(
+            (told.queue.as_str(), told.reason.as_str(), told.count, told.at),
+            ("work", "expired", 1, None)
+        );
     }
 
     #[test]

@@ -4,7 +4,7 @@ use nexo_core::message::StoredMessage;
 use nexo_types::{Offset, QueueId, QueueName, Timestamp};
 
 use crate::headers::{Headers, HeadersError};
-use crate::property_codec::{Envelope, PropertyCodec};
+use crate::property_codec::{Envelope, PropertyCodec, ToldDeath};
 use crate::receipt::Receipt;
 
 /// A message that was handed to a consumer, or shown by a peek.
@@ -44,6 +44,13 @@ impl Delivery {
     #[must_use]
     pub fn envelope(&self) -> Option<Envelope> {
         self.codec?.envelope(&self.message.properties)
+    }
+
+    /// What it tells by itself of its death, if it died and came here through an exchange. Of one that was moved to a queue its
+    /// origin tells.
+    #[must_use]
+    pub fn told_death(&self) -> Option<ToldDeath> {
+        self.codec?.death(&self.message.properties)
     }
 
     /// What to show when acknowledging it.

@@ -174,8 +174,10 @@ pub use open_connections::{
 };
 pub use options::BrokerOptions;
 pub use owed::SocketState;
+pub use peek::{BrowseState, Browsed};
 pub use property_codec::{
     DeadLetter, DeadLetterCodec, DeathInfo, Envelope, PropertyCodec, Publication, PublishCodec, QueueCodec,
+    ToldDeath,
 };
 pub use push_order::{PushOrder, PushTurn};
 pub use push_packed::{PackedPushed, Refused};

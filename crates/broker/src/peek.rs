@@ -1,10 +1,10 @@
-//! Looking at messages without taking them. A look brings nothing into the memory of its queue, and what it shows at once
-//! is bounded in messages and in bytes.
+//! Looking at messages without taking them, those that are leased or delayed as well. A look brings nothing into the memory of
+//! its queue, and what it shows at once is bounded in messages and in bytes.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
-use nexo_core::queue::{Handed, PeekPosition, Peeked};
+use nexo_core::queue::{Handed, PeekPosition, Peeked, Queue};
 use nexo_types::{Offset, Priority, QueueName, Timestamp, limits};
 
 use crate::broker::Broker;
@@ -18,6 +18,27 @@ use crate::workers::Work;
 
 /// Messages of known places that are read at a time. How long their properties are only reading tells.
 const READ_STEP: usize = 64;
+
+/// Which messages of a queue somebody looks at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BrowseState {
+    /// Those that could be delivered now, in the order of delivery.
+    #[default]
+    Ready,
+    /// Those that are with a consumer, by offset.
+    Leased,
+    /// Those whose time has not come, by offset.
+    Delayed,
+}
+
+/// A message that somebody looks at, whatever its state.
+#[derive(Clone, Debug)]
+pub struct Browsed {
+    /// The message, with the number of its deliveries as its attempt.
+    pub delivery: Delivery,
+    /// When its lease or its delay ends. `None` for one that is ready, and for a lease that ends with its connection.
+    pub until: Option<Timestamp>,
+}
 
 impl Broker {
     /// Shows the next messages in the order of delivery. Changes nothing. As many as [`Self::peek_after`] shows at once.
@@ -40,9 +61,28 @@ impl Broker {
         after: Option<PeekPosition>,
         max: usize,
     ) -> Result<(Vec<Delivery>, Option<PeekPosition>), QueueError> {
+        let (seen, next) = self.browse(name, BrowseState::Ready, after, max).await?;
+        Ok((seen.into_iter().map(|one| one.delivery).collect(), next))
+    }
+
+    /// The same for messages of any state. A place is good for the state that it was given for. Messages that change their state
+    /// between two parts may be seen in both or in none.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn browse(
+        &self,
+        name: &QueueName,
+        state: BrowseState,
+        after: Option<PeekPosition>,
+        max: usize,
+    ) -> Result<(Vec<Browsed>, Option<PeekPosition>), QueueError> {
         let cell = self.found(name).await?;
         let looked_at = Arc::clone(&cell);
-        let look = Look { max: max.min(limits::PEEK_MAX), after, seen: 0, bytes: 0, found: Vec::new() };
+        // Whoever asks may name any place; behind the last offset of all there is nothing, as behind the one before it.
+        let after = after.map(|(priority, offset)| (priority, offset.min(Offset(u64::MAX - 1))));
+        let max = max.min(limits::PEEK_MAX);
+        let look = Look { state, max, after, seen: 0, bytes: 0, found: Vec::new() };
         let shared = Arc::clone(&self.shared);
         let seen = self.shared.on_worker(Work::Look, move || shared.look(&looked_at, look)).await??;
         let rests_on = {
@@ -57,13 +97,14 @@ impl Broker {
 
 /// What somebody has seen so far.
 struct Look {
+    state: BrowseState,
     max: usize,
     /// The place of the last message that was seen.
     after: Option<PeekPosition>,
     /// Messages, also those that cannot be read.
     seen: usize,
     bytes: usize,
-    found: Vec<Delivery>,
+    found: Vec<Browsed>,
 }
 
 /// Whether there is room for more in an answer.
@@ -82,11 +123,40 @@ impl Look {
 
 impl Shared {
     #[allow(clippy::type_complexity)] // What is shown, and the place behind it.
-    fn look(
+    fn look(&self, cell: &QueueCell, look: Look) -> Result<(Vec<Browsed>, Option<PeekPosition>), QueueError> {
+        match look.state {
+            BrowseState::Ready => self.look_at_ready(cell, look),
+            BrowseState::Leased => Ok(self.look_aside(cell, look, Queue::leased_after)),
+            BrowseState::Delayed => Ok(self.look_aside(cell, look, Queue::delayed_after)),
+        }
+    }
+
+    /// Shows messages that have an entry each.
+    fn look_aside(
         &self,
         cell: &QueueCell,
         mut look: Look,
-    ) -> Result<(Vec<Delivery>, Option<PeekPosition>), QueueError> {
+        next: fn(&Queue, Option<Offset>, usize) -> Vec<Peeked>,
+    ) -> (Vec<Browsed>, Option<PeekPosition>) {
+        while look.seen < look.max {
+            let after = look.after.map(|(_, offset)| offset);
+            let seen = next(&cell.state.lock().queue, after, (look.max - look.seen).min(READ_STEP));
+            if seen.is_empty() {
+                return (look.found, None);
+            }
+            if self.show(cell, seen, &mut look) == Room::Full {
+                break;
+            }
+        }
+        (look.found, look.after)
+    }
+
+    #[allow(clippy::type_complexity)] // As above.
+    fn look_at_ready(
+        &self,
+        cell: &QueueCell,
+        mut look: Look,
+    ) -> Result<(Vec<Browsed>, Option<PeekPosition>), QueueError> {
         while look.seen < look.max {
             let (seen, page) = cell.state.lock().queue.peek_after(look.after, look.max - look.seen);
             if self.show(cell, seen, &mut look) == Room::Full || look.seen == look.max {
@@ -149,7 +219,8 @@ impl Shared {
                 charged: 0,
                 payload,
             };
-            look.found.extend(delivery(self, cell, handed));
+            let delivery = delivery(self, cell, handed);
+            look.found.extend(delivery.map(|delivery| Browsed { delivery, until: one.until }));
         }
         Room::Left
     }

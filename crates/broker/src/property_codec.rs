@@ -33,6 +33,12 @@ pub trait PropertyCodec: Send + Sync + Debug {
     fn envelope(&self, _properties: &Properties) -> Option<Envelope> {
         None
     }
+
+    /// What the message tells of the last time it died, where that is in its properties and not in its
+    /// [origin](StoredMessage::origin).
+    fn death(&self, _properties: &Properties) -> Option<ToldDeath> {
+        None
+    }
 }
 
 /// Addresses messages that died and go to an exchange.
@@ -100,6 +106,21 @@ pub struct Envelope {
     pub routing_key: String,
     /// Properties other than headers, by the protocol's names for them.
     pub properties: Headers,
+}
+
+/// What a message tells by itself of the last time it died. Its publisher may have written it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ToldDeath {
+    /// Why it died, in the protocol's words.
+    pub reason: String,
+    /// The queue it was in.
+    pub queue: String,
+    /// The exchange it had been published to; empty for the default exchange.
+    pub exchange: String,
+    /// How often it died there for this reason.
+    pub count: u64,
+    /// When it first did.
+    pub at: Option<Timestamp>,
 }
 
 /// Why and where a message died, and where it goes.

@@ -320,4 +320,44 @@ def test_listeners_are_checked(api):
 def test_vhosts(api):
     (seen,) = [item for item in api.get("/api/vhosts") if item["name"] == "/"]
     assert seen["tracing"] is False and api.get("/api/vhosts/%2F")["name"] == "/"
-    assert api.get("/api/aliveness-test/%2F") == {"status": "ok"}
+
+
+def test_a_message_is_sent_through_a_queue_for_the_aliveness_test(api):
+    for _ in range(2):
+        assert api.get("/api/aliveness-test/%2F") == {"status": "ok"}
+    seen = api.get(Q + "aliveness-test")
+    assert (seen["durable"], seen["auto_delete"], seen["arguments"]) == (False, False, {})
+    assert api.delete(Q + "aliveness-test").status == 204
+
+
+def test_virtual_hosts_are_started_and_queues_spread(api):
+    node = api.get("/api/overview")["node"]
+    assert api.post(f"/api/vhosts/%2F/start/{node}", None).status == 204
+    for path in [f"/api/vhosts/none/start/{node}", "/api/vhosts/%2F/start/none@localhost"]:
+        assert api.post(path, None).status == 400, path
+    assert api.post("/api/rebalance/queues", None).status == 204
+
+
+def test_the_cluster_is_called_otherwise(api):
+    before = api.get("/api/cluster-name")["name"]
+    try:
+        assert api.put("/api/cluster-name", {"name": "ours"}).status == 204
+        assert api.get("/api/cluster-name") == {"name": "ours"}
+        assert api.get("/api/global-parameters/cluster_name")["value"] == "ours"
+        assert api.put("/api/cluster-name", {}).status == 400
+    finally:
+        assert api.put("/api/cluster-name", {"name": before}).status == 204
+
+
+def test_a_consumer_that_has_a_queue_for_itself_is_named(api, name, connect):
+    alone, mine = name(), name()
+    api.put(Q + alone, {"arguments": {"x-single-active-consumer": True}})
+    api.put(Q + mine)
+    channel = connect().channel()
+    for tag in ["first", "second"]:
+        channel.basic_consume(alone, lambda *_: None, consumer_tag=tag)
+    channel.basic_consume(mine, lambda *_: None, consumer_tag="only", exclusive=True)
+    until(lambda: api.get(Q + alone).get("single_active_consumer_tag") == "first")
+    until(lambda: api.get(Q + mine).get("exclusive_consumer_tag") == "only")
+    channel.basic_cancel("first")
+    until(lambda: api.get(Q + alone).get("single_active_consumer_tag") == "second")

@@ -9,7 +9,6 @@ use nexo_broker::policy::PolicyPair;
 use nexo_broker::topology::{DeleteIf, Destination, ExchangeSpec};
 use nexo_broker::{BindingsOf, Durability};
 use nexo_types::ExchangeName;
-use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::Api;
@@ -20,6 +19,7 @@ use super::error::ApiError;
 use super::listing::ListQuery;
 use super::names::{Vhost, of_exchange};
 use super::policies::applied_json;
+use super::question::{Question, Word, Words};
 
 pub(super) async fn list(
     State(api): State<Api>,
@@ -112,25 +112,25 @@ pub(super) async fn declare_from(
 }
 
 /// On which conditions something is deleted.
-#[derive(Debug, Deserialize)]
-pub(super) struct DeleteQuery {
-    #[serde(rename = "if-unused")]
-    if_unused: Option<String>,
+#[derive(Debug)]
+pub(super) struct DeleteWords;
+
+impl Words for DeleteWords {
+    const WORDS: &'static [Word] = &[("if-unused", "true: only if nothing is bound")];
 }
 
 pub(super) async fn delete(
     State(api): State<Api>,
     caller: Caller,
     Path((vhost, name)): Path<(String, String)>,
-    Query(query): Query<DeleteQuery>,
+    query: Question<DeleteWords>,
 ) -> Result<StatusCode, ApiError> {
     let vhost = Vhost::named(&api, &vhost)?;
     let name = vhost.exchange(&name)?;
     if !name.is_default() && api.broker.exchange(&name).is_none() {
         return Err(ApiError::not_found());
     }
-    let only_if =
-        if query.if_unused.as_deref() == Some("true") { DeleteIf::Unused } else { DeleteIf::Always };
+    let only_if = if query.is_true("if-unused") { DeleteIf::Unused } else { DeleteIf::Always };
     delete_exchange(caller.by(&api), &name, only_if).await?;
     Ok(StatusCode::NO_CONTENT)
 }

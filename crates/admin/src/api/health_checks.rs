@@ -4,13 +4,21 @@ use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use nexo_broker::{Alarm, Health};
+use bytes::Bytes;
+use nexo_amqp::management::{self, AckMode, By, Publish, QueueAsked, Refused, declare_queue, publish};
+use nexo_broker::topology::DefaultQueueType;
+use nexo_broker::{Alarm, Durability, Health};
+use nexo_types::{ExchangeName, QueueName};
 use serde_json::{Map, Value, json};
 
+use super::access::Caller;
 use super::error::ApiError;
 use super::names::Vhost;
 use super::{Api, Listener};
 use crate::cluster::is_critical;
+
+/// The queue that a message is sent through. It stays: who asks every few seconds would make and delete one each time.
+const ALIVENESS_QUEUE: &str = "aliveness-test";
 
 fn ok() -> Response {
     Json(json!({ "status": "ok" })).into_response()
@@ -144,13 +152,48 @@ pub(super) async fn certificates(
     Ok(failed(json!({ "expired": shown.collect::<Value>() }), "Certificates expiring"))
 }
 
-/// An older check, which many still have.
+/// An older check, which many still have: whether a message gets through a queue of the virtual host, in the name of whoever
+/// asks.
 pub(super) async fn aliveness(
     State(api): State<Api>,
+    caller: Caller,
     Path(vhost): Path<String>,
 ) -> Result<Response, ApiError> {
-    Vhost::named(&api, &vhost)?;
-    Ok(ready(State(api)).await)
+    let vhost = Vhost::named(&api, &vhost)?;
+    let (queue, exchange) = (vhost.queue(ALIVENESS_QUEUE)?, vhost.exchange("amq.default")?);
+    match comes_through(&api, caller.by(&api), &queue, &exchange).await {
+        Ok(true) => Ok(ok()),
+        Ok(false) => Ok(failed(json!({}), "a message was published and could not be got")),
+        Err(refused) if refused.is_of_broker() => Ok(failed(json!({}), &refused.text)),
+        Err(refused) => Err(refused.into()),
+    }
+}
+
+/// Declares the queue, publishes to it and gets from it. Checks at the same time may get each other's messages.
+async fn comes_through(
+    api: &Api,
+    by: By<'_>,
+    queue: &QueueName,
+    exchange: &ExchangeName,
+) -> Result<bool, Refused> {
+    let default_type = api.broker.vhost(&queue.vhost()).and_then(|vhost| vhost.spec.default_queue_type);
+    let arguments = match default_type {
+        // A quorum queue would have to be durable.
+        Some(DefaultQueueType::Quorum) => Map::from_iter([("x-queue-type".to_owned(), "classic".into())]),
+        Some(DefaultQueueType::Classic) | None => Map::new(),
+    };
+    let asked = QueueAsked { durability: Durability::Transient, auto_delete: false, arguments: &arguments };
+    declare_queue(by, queue, asked).await?;
+    let properties = management::properties(&Map::new())?;
+    let message = Publish {
+        exchange,
+        routing_key: ALIVENESS_QUEUE,
+        properties: &properties,
+        body: Bytes::from_static(b"test_message"),
+    };
+    publish(by, message).await?;
+    let got = management::get(by, queue, 1, usize::MAX, AckMode::Take).await?;
+    Ok(!got.is_empty())
 }
 
 pub(super) async fn node(State(api): State<Api>) -> Response {

@@ -9,6 +9,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::error::ApiError;
+use super::question::{Word, Words};
 
 const PAGE_SIZE_DEFAULT: usize = 100;
 /// RabbitMQ's own.
@@ -31,8 +32,18 @@ pub(super) struct ListQuery {
     page_size: Option<String>,
     name: Option<String>,
     use_regex: Option<String>,
-    disable_stats: Option<String>,
-    enable_queue_totals: Option<String>,
+}
+
+impl Words for ListQuery {
+    const WORDS: &'static [Word] = &[
+        ("columns", "the fields that are wanted, with commas between them"),
+        ("sort", "the field by which the list is ordered"),
+        ("sort_reverse", "true: the other way round"),
+        ("page", "a page of the list, counted from 1"),
+        ("page_size", "how many are on a page (100, at most 500)"),
+        ("name", "with page: only those with this in their names"),
+        ("use_regex", "true: name is a regular expression"),
+    ];
 }
 
 /// Which part of a list is wanted.
@@ -60,16 +71,6 @@ impl NameFilter {
 }
 
 impl ListQuery {
-    /// Whether only what costs nothing is wanted.
-    pub(super) fn without_stats(&self) -> bool {
-        is_true(self.disable_stats.as_deref())
-    }
-
-    /// Whether the numbers of messages are wanted all the same.
-    pub(super) fn with_queue_totals(&self) -> bool {
-        is_true(self.enable_queue_totals.as_deref())
-    }
-
     /// The page that is asked for, if one is.
     pub(super) fn page(&self) -> Result<Option<Page>, ApiError> {
         let Some(page) = &self.page else { return Ok(None) };
@@ -266,6 +267,14 @@ mod tests {
         let object: Map<String, Value> =
             pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).into())).collect();
         serde_json::from_value(Value::Object(object)).unwrap()
+    }
+
+    #[test]
+    fn every_word_is_read_and_every_one_that_is_read_is_described() {
+        let given: Vec<(&str, &str)> = ListQuery::WORDS.iter().map(|(word, _)| (*word, "x")).collect();
+        let fields = format!("{:?}", ListQuery::default()).matches("None").count();
+        assert_eq!(format!("{:?}", query(&given)).matches("Some").count(), fields);
+        assert_eq!(given.len(), fields);
     }
 
     async fn answered(pairs: &[(&str, &str)], items: Vec<Value>) -> Value {

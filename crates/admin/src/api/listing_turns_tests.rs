@@ -13,6 +13,7 @@ use nexo_log::disk::MemoryDisk;
 
 use super::access::Caller;
 use super::error::ApiError;
+use super::question::Question;
 use super::{Api, LISTS_MAX, parameters, permissions, policies, queues, users, vhosts};
 
 type Listing = BoxFuture<'static, Result<Response, ApiError>>;
@@ -24,7 +25,7 @@ fn lists(api: &Api) -> Vec<(&'static str, Listing)> {
     let (state, caller) = (|| State(api.clone()), || caller.clone());
     let (query, vhost) = (Query::default, || Path("/".to_owned()));
     vec![
-        ("queues", queues::list(state(), caller(), query()).boxed()),
+        ("queues", queues::list(state(), caller(), query(), Question::of([])).boxed()),
         ("policies", policies::list(api.clone(), caller(), PolicyKind::Regular, None, query().0).boxed()),
         ("parameters", parameters::list(state(), caller(), query()).boxed()),
         ("of a component", parameters::list_of_component(state(), caller(), vhost(), query()).boxed()),

@@ -2,9 +2,9 @@
 //!
 //! - `guard`, `login`, `sessions`: what every request must pass. `access`: who may ask what. `routes`: the addresses, which
 //!   `openapi` describes. `body`: the JSON that it brings. `error`: what is answered instead.
-//! - `names`: vhosts, queues and exchanges in addresses. `listing`: pages, order and columns. `rates`: history.
+//! - `names`: vhosts, queues and exchanges in addresses. `question`: what stands behind the `?`. `listing`: pages, order and columns. `rates`: history.
 //! - By what they are about: `overview` (with nodes and what never changes), `attempts` (logins), `vhosts`, `users`, `permissions`, `connections`
-//!   (with channels and consumers), `exchanges`, `queues`, `bindings`, `messages`, `policies`, `parameters`, `definitions`,
+//!   (with channels and consumers), `consumer_tags`, `exchanges`, `queues`, `bindings`, `messages`, `policies`, `parameters`, `definitions`,
 //!   `health_checks`. `nexo`: what RabbitMQ has no words for; `redrive`: moves of messages; `cluster`; `schedules`. `jobs`: job queues and budgets. `memory`: the memory
 //!   watermark.
 //!
@@ -17,6 +17,7 @@ mod bindings;
 mod body;
 mod cluster;
 mod connections;
+mod consumer_tags;
 mod definitions;
 mod error;
 mod exchanges;
@@ -36,6 +37,7 @@ mod overview;
 mod parameters;
 mod permissions;
 mod policies;
+mod question;
 mod queues;
 mod rates;
 mod redrive;
@@ -193,6 +195,7 @@ fn routes(api: &Api) -> Routes {
     Routes::new(api)
         .get("/overview", Management, overview::overview)
         .get("/cluster-name", Management, overview::cluster_name)
+        .put("/cluster-name", Administrator, overview::set_cluster_name)
         .get("/nodes", Monitoring, overview::nodes)
         .get("/nodes/{name}", Monitoring, overview::node)
         .get("/nodes/{name}/memory", Monitoring, overview::memory)
@@ -245,6 +248,7 @@ fn routes(api: &Api) -> Routes {
         .get("/vhosts/{vhost}", VisibleVhost, vhosts::show)
         .put("/vhosts/{vhost}", Administrator, vhosts::put)
         .delete("/vhosts/{vhost}", Administrator, vhosts::delete)
+        .post("/vhosts/{vhost}/start/{node}", Administrator, vhosts::start)
         .get("/vhosts/{vhost}/permissions", Administrator, permissions::of_vhost)
         .get("/vhosts/{vhost}/topic-permissions", Administrator, permissions::topics_of_vhost)
         .get("/vhosts/{vhost}/connections", VisibleVhost, connections::of_vhost)
@@ -269,6 +273,7 @@ fn routes(api: &Api) -> Routes {
         .get("/exchanges/{vhost}/{name}/bindings/destination", VisibleVhost, exchanges::bindings_to)
         .post("/exchanges/{vhost}/{name}/publish", Vhost, messages::publish)
         .get("/queues", Management, queues::list)
+        .get("/queues/detailed", Management, queues::list)
         .get("/queues/{vhost}", VisibleVhost, queues::list_of_vhost)
         .get("/queues/{vhost}/{name}", VisibleVhost, queues::show)
         .put("/queues/{vhost}/{name}", Vhost, queues::declare)
@@ -277,6 +282,7 @@ fn routes(api: &Api) -> Routes {
         .delete("/queues/{vhost}/{name}/contents", Vhost, queues::purge)
         .post("/queues/{vhost}/{name}/get", Vhost, messages::get)
         .post("/queues/{vhost}/{name}/actions", Administrator, queues::act)
+        .post("/rebalance/queues", Administrator, queues::rebalance)
         .get("/bindings", Management, bindings::list)
         .get("/bindings/{vhost}", VisibleVhost, bindings::list_of_vhost)
         .get("/bindings/{vhost}/e/{source}/{kind}/{destination}", VisibleVhost, bindings::between)
@@ -287,7 +293,7 @@ fn routes(api: &Api) -> Routes {
         .post("/definitions", Administrator, definitions::import)
         .get("/definitions/{vhost}", Administrator, definitions::export_vhost)
         .post("/definitions/{vhost}", Administrator, definitions::import_vhost)
-        .get("/aliveness-test/{vhost}", VisibleVhost, health_checks::aliveness)
+        .get("/aliveness-test/{vhost}", Vhost, health_checks::aliveness)
         .get("/healthchecks/node", Management, health_checks::node)
         .get("/healthchecks/node/{name}", Management, health_checks::node)
         .get("/health/checks/alarms", Management, health_checks::alarms)

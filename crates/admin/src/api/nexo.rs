@@ -2,16 +2,14 @@
 //! without taking any, dead letters with their reasons, and pausing. Messages are moved in `redrive.rs`. What is in a queue that
 //! belongs to a connection is for that connection alone, as in the rest of the API.
 
-use std::collections::BTreeMap;
-
 use axum::Json;
-use axum::extract::{Path, Query, State};
+use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use nexo_access::Permission;
 use nexo_amqp::management::check_shared;
-use nexo_broker::{CreateError, DeathReason, Delivery, HeaderValue, QueueError};
+use nexo_broker::{BrowseState, Browsed, CreateError, DeathReason, Delivery, HeaderValue, QueueError};
 use nexo_types::{Offset, Priority};
 use serde_json::{Map, Value, json};
 
@@ -20,6 +18,7 @@ use super::access::Caller;
 use super::body::{Fields, JsonBody};
 use super::error::ApiError;
 use super::names::{Vhost, of_queue};
+use super::question::{Question, Word, Words};
 use super::queues::found;
 
 /// Messages in one answer, if nobody says how many.
@@ -67,6 +66,21 @@ pub(super) async fn queue(
     })))
 }
 
+/// How messages are asked for.
+#[derive(Debug)]
+pub(super) struct BrowseWords;
+
+impl Words for BrowseWords {
+    const WORDS: &'static [Word] = &[
+        ("state", "ready (in the order of delivery), leased or delayed (by offset); ready if nobody says"),
+        ("max", "how many messages (50, at most 1,000)"),
+        ("header", "only those with this header: name, or name=value"),
+        ("text", "only those with this in their bodies"),
+        ("dead", "true: only dead letters"),
+        ("after", "what the answer before had as next"),
+    ];
+}
+
 /// What of a queue somebody wants to see.
 #[derive(Debug)]
 struct Filter {
@@ -76,20 +90,22 @@ struct Filter {
 }
 
 impl Filter {
-    fn of(query: &BTreeMap<String, String>) -> Self {
+    fn of(query: &Question<BrowseWords>) -> Self {
         let header = query.get("header").map(|header| match header.split_once('=') {
             Some((name, value)) => (name.to_owned(), Some(value.to_owned())),
-            None => (header.clone(), None),
+            None => (header.to_owned(), None),
         });
-        Self {
-            header,
-            text: query.get("text").filter(|text| !text.is_empty()).cloned(),
-            dead_only: query.get("dead").is_some_and(|dead| dead == "true"),
-        }
+        let text = query.get("text").filter(|text| !text.is_empty());
+        Self { header, text: text.map(str::to_owned), dead_only: query.is_true("dead") }
+    }
+
+    /// Whether every message is wanted.
+    const fn is_none(&self) -> bool {
+        self.header.is_none() && self.text.is_none() && !self.dead_only
     }
 
     fn admits(&self, delivery: &Delivery) -> bool {
-        if self.dead_only && delivery.message.origin.is_none() {
+        if self.dead_only && delivery.message.origin.is_none() && delivery.told_death().is_none() {
             return false;
         }
         if let Some(text) = &self.text
@@ -116,27 +132,25 @@ fn header_text(value: &HeaderValue) -> String {
     }
 }
 
-/// Shows messages that wait, in the order of delivery. `next` is where to go on, if that was not all.
+/// Shows messages: those that wait, in the order of delivery, or those that are leased or delayed, by offset. `next` is where to
+/// go on, if that was not all.
 pub(super) async fn messages(
     State(api): State<Api>,
     caller: Caller,
     Path((vhost, name)): Path<(String, String)>,
-    Query(query): Query<BTreeMap<String, String>>,
+    query: Question<BrowseWords>,
 ) -> Result<Json<Value>, ApiError> {
     let name = found(&api, &Vhost::named(&api, &vhost)?, &name)?;
     caller.may_queue(Permission::Read, &name)?;
     check_shared(&api.broker, &name).await?;
-    let max = match query.get("max") {
-        None => SHOWN_DEFAULT,
-        Some(max) => max.parse::<usize>().map_err(|_| ApiError::bad_request("max must be a whole number"))?,
-    };
-    let max = max.clamp(1, SHOWN_MAX);
-    let mut after = query.get("after").map(|place| parse_place(place)).transpose()?;
-    let mut found =
-        Found { filter: Filter::of(&query), max, shown: Vec::new(), looked_at: 0, bytes: 0, read: 0 };
+    let max = query.whole("max")?.unwrap_or(SHOWN_DEFAULT).clamp(1, SHOWN_MAX);
+    let mut after = query.get("after").map(parse_place).transpose()?;
+    let state = query.get("state").map_or(Ok(BrowseState::Ready), parse_state)?;
+    let filter = Filter::of(&query);
+    let mut found = Found { state, filter, max, shown: Vec::new(), looked_at: 0, bytes: 0, read: 0 };
     let next = loop {
-        let step = if filter_is_none(&found.filter) { max - found.shown.len() } else { STEP };
-        let (seen, place) = api.broker.peek_after(&name, after, step).await.map_err(refused)?;
+        let step = if found.filter.is_none() { max - found.shown.len() } else { STEP };
+        let (seen, place) = api.broker.browse(&name, state, after, step).await.map_err(refused)?;
         // Bodies are searched and written down: not on a thread of the runtime, and a step at a time.
         let stopped;
         (found, stopped) = api
@@ -159,6 +173,7 @@ pub(super) async fn messages(
 
 /// What was found so far.
 struct Found {
+    state: BrowseState,
     filter: Filter,
     max: usize,
     shown: Vec<Value>,
@@ -171,13 +186,14 @@ struct Found {
 
 impl Found {
     /// Takes what is wanted of these. If that is enough, gives the place of the last one that was looked at.
-    fn take(&mut self, seen: &[Delivery]) -> Option<(Priority, Offset)> {
+    fn take(&mut self, seen: &[Browsed]) -> Option<(Priority, Offset)> {
         self.looked_at += seen.len();
-        for delivery in seen {
+        for one in seen {
+            let delivery = &one.delivery;
             self.read += delivery.message.body.len();
             if self.filter.admits(delivery) {
                 self.bytes += delivery.message.body.len().min(BODY_SHOWN_BYTES_MAX);
-                self.shown.push(message_json(delivery));
+                self.shown.push(message_json(one, self.state));
             }
             if self.shown.len() == self.max || self.bytes >= nexo_types::limits::PEEK_BYTES_MAX {
                 return Some((delivery.message.priority, delivery.offset));
@@ -185,10 +201,6 @@ impl Found {
         }
         None
     }
-}
-
-fn filter_is_none(filter: &Filter) -> bool {
-    filter.header.is_none() && filter.text.is_none() && !filter.dead_only
 }
 
 fn place_text((priority, offset): (Priority, Offset)) -> String {
@@ -202,7 +214,24 @@ fn parse_place(text: &str) -> Result<(Priority, Offset), ApiError> {
     parsed.ok_or_else(|| ApiError::bad_request("after must be what an answer had as next"))
 }
 
-fn message_json(delivery: &Delivery) -> Value {
+fn parse_state(word: &str) -> Result<BrowseState, ApiError> {
+    match word {
+        "ready" => Ok(BrowseState::Ready),
+        "leased" => Ok(BrowseState::Leased),
+        "delayed" => Ok(BrowseState::Delayed),
+        _ => Err(ApiError::bad_request("state must be ready, leased or delayed")),
+    }
+}
+
+const fn state_word(state: BrowseState) -> &'static str {
+    match state {
+        BrowseState::Ready => "ready",
+        BrowseState::Leased => "leased",
+        BrowseState::Delayed => "delayed",
+    }
+}
+
+fn message_json(Browsed { delivery, until }: &Browsed, state: BrowseState) -> Value {
     let message = &delivery.message;
     let body = &message.body[..message.body.len().min(BODY_SHOWN_BYTES_MAX)];
     let (payload, encoding) = match std::str::from_utf8(body) {
@@ -217,7 +246,9 @@ fn message_json(delivery: &Delivery) -> Value {
         .map(|(name, value)| (name, header_json(&value)))
         .collect();
     let envelope = delivery.envelope();
-    json!({
+    let mut shown = json!({
+        "state": state_word(state),
+        "attempts": delivery.attempt,
         "offset": delivery.offset.0,
         "priority": message.priority.0,
         "enqueued_at_ms": delivery.enqueued_at.0,
@@ -228,14 +259,36 @@ fn message_json(delivery: &Delivery) -> Value {
         "group": message.group.as_ref().map(|group| group.as_str()),
         "exchange": envelope.as_ref().map(|envelope| &envelope.exchange),
         "routing_key": envelope.as_ref().map(|envelope| &envelope.routing_key),
-        "dead_letter": message.origin.as_ref().map(|origin| json!({
+        "dead_letter": dead_letter_json(delivery),
+    });
+    // A lease that ends with its connection has no moment.
+    match state {
+        BrowseState::Ready => {}
+        BrowseState::Leased => shown["lease_until_ms"] = until.map(|until| until.0).into(),
+        BrowseState::Delayed => shown["due_ms"] = until.map(|until| until.0).into(),
+    }
+    shown
+}
+
+/// Why a message is a dead letter. One that came through an exchange tells it in the words of its protocol.
+fn dead_letter_json(delivery: &Delivery) -> Option<Value> {
+    if let Some(origin) = &delivery.message.origin {
+        return Some(json!({
             "reason": reason_word(origin.reason),
             "queue": origin.queue.as_str(),
             "offset": origin.offset.0,
             "attempts": origin.attempts,
             "at_ms": origin.at.0,
-        })),
-    })
+        }));
+    }
+    let told = delivery.told_death()?;
+    Some(json!({
+        "reason": told.reason,
+        "queue": told.queue,
+        "exchange": told.exchange,
+        "count": told.count,
+        "at_ms": told.at.map(|at| at.0),
+    }))
 }
 
 fn header_json(value: &HeaderValue) -> Value {

@@ -21,6 +21,7 @@ type Described = (&'static str, &'static str, &'static str, &'static str, &'stat
 const DESCRIBED: &[Described] = &[
     ("GET", "/overview", "The broker as a whole, or the part of it that the caller may see", "", "Overview"),
     ("GET", "/cluster-name", "What the broker is called", "", "Named"),
+    ("PUT", "/cluster-name", "Calls it otherwise", "Named", ""),
     ("GET", "/nodes", "Its nodes", "", "[Node]"),
     ("GET", "/nodes/{name}", "One node", "", "Node"),
     ("GET", "/nodes/{name}/memory", "What a node has in memory", "", "NodeMemory"),
@@ -93,6 +94,7 @@ const DESCRIBED: &[Described] = &[
     ("GET", "/vhosts/{vhost}", "One virtual host", "", "Vhost"),
     ("PUT", "/vhosts/{vhost}", "Makes a virtual host, or changes one", "NewVhost", ""),
     ("DELETE", "/vhosts/{vhost}", "Deletes it with all that is in it", "", ""),
+    ("POST", "/vhosts/{vhost}/start/{node}", "Starts it on a node: it runs there already", "", ""),
     ("GET", "/vhosts/{vhost}/permissions", "Who may do what in it", "", "[Permission]"),
     ("GET", "/vhosts/{vhost}/topic-permissions", "With which topics", "", "[TopicPermission]"),
     ("GET", "/vhosts/{vhost}/connections", "Its connections", "", "[Connection]+"),
@@ -112,15 +114,16 @@ const DESCRIBED: &[Described] = &[
     ("GET", "/exchanges/{vhost}/", "Those of a virtual host", "", "[Exchange]+"),
     ("GET", "/exchanges/{vhost}/{name}", "One exchange", "", "Exchange"),
     ("PUT", "/exchanges/{vhost}/{name}", "Declares an exchange", "NewExchange", ""),
-    ("DELETE", "/exchanges/{vhost}/{name}", "Deletes it; with if-unused=true, if nothing is bound", "", ""),
+    ("DELETE", "/exchanges/{vhost}/{name}", "Deletes it", "", ""),
     ("GET", "/exchanges/{vhost}/{name}/bindings/source", "The bindings that lead from it", "", "[Binding]+"),
     ("GET", "/exchanges/{vhost}/{name}/bindings/destination", "Those that lead to it", "", "[Binding]+"),
     ("POST", "/exchanges/{vhost}/{name}/publish", "Publishes a message", "NewMessage", "Routed"),
     ("GET", "/queues", "All queues", "", "[Queue]+"),
+    ("GET", "/queues/detailed", "All queues", "", "[Queue]+"),
     ("GET", "/queues/{vhost}", "Those of a virtual host", "", "[Queue]+"),
     ("GET", "/queues/{vhost}/{name}", "One queue", "", "Queue"),
     ("PUT", "/queues/{vhost}/{name}", "Declares a queue", "NewQueue", ""),
-    ("DELETE", "/queues/{vhost}/{name}", "Deletes it; if-empty and if-unused are conditions", "", ""),
+    ("DELETE", "/queues/{vhost}/{name}", "Deletes it", "", ""),
     ("GET", "/queues/{vhost}/{name}/bindings", "Its bindings", "", "[Binding]+"),
     ("DELETE", "/queues/{vhost}/{name}/contents", "Takes out all that waits", "", ""),
     ("POST", "/queues/{vhost}/{name}/get", "Gets messages", "Get", "[Message]"),
@@ -131,6 +134,7 @@ const DESCRIBED: &[Described] = &[
         "Action",
         "",
     ),
+    ("POST", "/rebalance/queues", "Spreads leaders of queues: there are none of single queues", "", ""),
     ("GET", "/bindings", "All bindings", "", "[Binding]+"),
     ("GET", "/bindings/{vhost}", "Those of a virtual host", "", "[Binding]+"),
     ("GET", "/bindings/{vhost}/e/{source}/{kind}/{destination}", "Those between two ends", "", "[Binding]+"),
@@ -141,7 +145,7 @@ const DESCRIBED: &[Described] = &[
     ("POST", "/definitions", "Imports such a file", "Definitions", ""),
     ("GET", "/definitions/{vhost}", "What is in a virtual host as one file", "", "Definitions"),
     ("POST", "/definitions/{vhost}", "Imports such a file into a virtual host", "Definitions", ""),
-    ("GET", "/aliveness-test/{vhost}", "Whether clients can be served", "", "Health"),
+    ("GET", "/aliveness-test/{vhost}", "Whether a message gets through a queue", "", "Health"),
     ("GET", "/healthchecks/node", "Whether clients can be served", "", "Health"),
     ("GET", "/healthchecks/node/{name}", "Whether clients can be served", "", "Health"),
     ("GET", "/health/checks/alarms", "Whether no alarm is on", "", "Health"),
@@ -207,7 +211,7 @@ const DESCRIBED: &[Described] = &[
         "",
         "",
     ),
-    ("GET", "/jobs/queues/{vhost}/{name}/pending", "The jobs that would be served first (max)", "", "Jobs"),
+    ("GET", "/jobs/queues/{vhost}/{name}/pending", "The jobs that would be served first", "", "Jobs"),
     (
         "POST",
         "/jobs/queues/{vhost}/{name}/ask",
@@ -222,13 +226,7 @@ const DESCRIBED: &[Described] = &[
         "JobTake",
         "HandedJobs",
     ),
-    (
-        "GET",
-        "/jobs/queues/{vhost}/{name}/answers/{waiter}",
-        "The answer to a waiter (wait_ms)",
-        "",
-        "JobAnswered",
-    ),
+    ("GET", "/jobs/queues/{vhost}/{name}/answers/{waiter}", "The answer to a waiter", "", "JobAnswered"),
     ("DELETE", "/jobs/queues/{vhost}/{name}/waiters/{waiter}", "Has a waiter wait no more", "", ""),
     (
         "GET",
@@ -250,13 +248,7 @@ const DESCRIBED: &[Described] = &[
         "",
     ),
     ("POST", "/jobs/budgets/{vhost}/{name}/grant", "Has tokens come once, now or later", "TokenGrant", ""),
-    (
-        "GET",
-        "/jobs/tokens",
-        "The latest uses of tokens (since_ms, until_ms, budget, key, max)",
-        "",
-        "TokenUses",
-    ),
+    ("GET", "/jobs/tokens", "The latest uses of tokens", "", "TokenUses"),
     ("GET", "/jobs/job/{job}", "A job, with those who wait for it", "", "Job"),
     ("DELETE", "/jobs/job/{job}", "Cancels a job; its waiters are told", "", ""),
     (
@@ -288,8 +280,15 @@ const DESCRIBED: &[Described] = &[
     ("GET", "/nexo/openapi.json", "This description", "", "Any"),
 ];
 
-/// What everybody may ask of a list.
-const LIST_QUERY: [&str; 7] = ["columns", "sort", "sort_reverse", "page", "page_size", "name", "use_regex"];
+/// What any request may be answered instead.
+const REFUSALS: [(&str, &str); 6] = [
+    ("400", "refused"),
+    ("401", "not logged in, or not allowed"),
+    ("403", "a page of another origin asks"),
+    ("404", "not there"),
+    ("405", "the address knows other methods only"),
+    ("503", "the broker cannot do it now"),
+];
 
 /// The description of these addresses.
 pub(super) fn document(routes: &[Route]) -> Value {
@@ -336,11 +335,17 @@ fn operation(route: &Route, (method, path, summary, body, answer): &Described) -
     let text = json!({ "type": "string" });
     let mut parameters: Vec<Value> =
         named.map(|name| json!({ "name": name, "in": "path", "required": true, "schema": text })).collect();
-    if answer.ends_with('+') {
-        parameters.extend(LIST_QUERY.map(|name| json!({ "name": name, "in": "query", "schema": text })));
+    let words = route.words.iter();
+    parameters.extend(
+        words.map(|(name, says)| json!({ "name": name, "in": "query", "description": says, "schema": text })),
+    );
+    let mut responses = json!({});
+    for (status, reason) in REFUSALS {
+        responses[status] = refusal(reason);
     }
-    let error = json!({ "description": "refused", "content": json_of(&reference("Error")) });
-    let mut responses = json!({ "400": error, "401": error, "404": error });
+    if !body.is_empty() {
+        responses["413"] = refusal("the body is too large");
+    }
     if answer.is_empty() {
         responses["204"] = json!({ "description": "done" });
         if *method != "DELETE" {
@@ -381,6 +386,10 @@ const fn needs_text(needs: Needs) -> &'static str {
     }
 }
 
+fn refusal(reason: &str) -> Value {
+    json!({ "description": reason, "content": json_of(&reference("Error")) })
+}
+
 fn json_of(schema: &Value) -> Value {
     json!({ "application/json": { "schema": schema } })
 }
@@ -403,7 +412,7 @@ fn schema(text: &str) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
+    use std::collections::{BTreeMap, BTreeSet};
     use std::sync::Arc;
 
     use nexo_access::Logins;
@@ -422,6 +431,61 @@ mod tests {
         let described: BTreeSet<_> = DESCRIBED.iter().map(|(method, path, ..)| (*path, *method)).collect();
         assert_eq!(known, described);
         assert_eq!(DESCRIBED.len(), described.len(), "none is described twice");
+    }
+
+    /// The words of a question, of each address that has some.
+    fn questions(document: &Value) -> BTreeMap<(String, String), Vec<&str>> {
+        let mut found = BTreeMap::new();
+        for (path, operations) in document["paths"].as_object().unwrap() {
+            for (method, operation) in operations.as_object().unwrap() {
+                let parameters = operation["parameters"].as_array().unwrap();
+                let asked = parameters.iter().filter(|parameter| parameter["in"] == "query");
+                let words: Vec<&str> = asked.map(|word| word["name"].as_str().unwrap()).collect();
+                if !words.is_empty() {
+                    found.insert((method.clone(), path.clone()), words);
+                }
+            }
+        }
+        found
+    }
+
+    #[tokio::test]
+    async fn what_handlers_read_of_a_question_is_described() {
+        let disk = Arc::new(nexo_log::disk::FaultyDisk::new());
+        let broker = Broker::open_on(disk, BrokerOptions::new("faulty")).unwrap();
+        let api = Api::new(broker.clone(), Logins::new(&broker), Vec::new());
+        let (_, known) = routes(&api).finish();
+        let document = document(&known);
+        let questions = questions(&document);
+        let of = |method: &str, path: &str| {
+            questions.get(&(method.to_owned(), path.to_owned())).cloned().unwrap_or_default()
+        };
+        let list = ["columns", "sort", "sort_reverse", "page", "page_size", "name", "use_regex"];
+        let figures = ["disable_stats", "enable_queue_totals"];
+        let history = ["lengths_age", "lengths_incr", "msg_rates_age", "msg_rates_incr"];
+        let browse = ["state", "max", "header", "text", "dead", "after"];
+        assert_eq!(of("get", "/api/exchanges"), list);
+        assert_eq!(of("get", "/api/policies/{vhost}"), list);
+        for path in ["/api/queues", "/api/queues/detailed", "/api/queues/{vhost}"] {
+            assert_eq!(of("get", path), [&list[..], &figures].concat());
+        }
+        assert_eq!(of("get", "/api/overview"), history);
+        assert_eq!(of("get", "/api/queues/{vhost}/{name}"), history);
+        assert_eq!(of("get", "/api/nexo/queues/{vhost}/{name}/messages"), browse);
+        assert_eq!(of("delete", "/api/queues/{vhost}/{name}"), ["if-empty", "if-unused"]);
+        assert_eq!(of("delete", "/api/exchanges/{vhost}/{name}"), ["if-unused"]);
+        assert_eq!(of("get", "/api/jobs/tokens"), ["since_ms", "until_ms", "budget", "key", "max"]);
+        // Whatever reads a map reads this word alone.
+        let maps: Vec<_> = questions.iter().filter(|(_, words)| words.contains(&"force")).collect();
+        let (remove, force) =
+            (("delete".to_owned(), "/api/nexo/cluster/nodes/{name}".to_owned()), vec!["force"]);
+        assert_eq!(maps, [(&remove, &force)]);
+        // A page can be asked for just where an answer may be one.
+        for ((method, path), words) in &questions {
+            let schema = &document["paths"][path][method]["responses"]["200"]["content"];
+            let is_page = schema.to_string().contains("/Page\"");
+            assert_eq!(words.starts_with(&list), is_page, "{method} {path}");
+        }
     }
 
     #[test]

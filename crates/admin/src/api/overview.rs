@@ -3,15 +3,18 @@
 use std::collections::BTreeMap;
 
 use axum::Json;
-use axum::extract::{Path, Query, State};
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
 use nexo_broker::Protocol;
 use serde_json::{Value, json};
 
 use super::access::Caller;
+use super::body::{Fields, JsonBody};
 use super::error::ApiError;
 use super::names::of_exchange;
 use super::parameters;
-use super::rates::Wanted;
+use super::question::Question;
+use super::rates::{HistoryWords, Wanted};
 use super::vhosts::Sums;
 use super::{Api, Listener};
 
@@ -36,7 +39,7 @@ const EXCHANGE_TYPES: [(&str, &str); 6] = [
 pub(super) async fn overview(
     State(api): State<Api>,
     caller: Caller,
-    Query(query): Query<BTreeMap<String, String>>,
+    query: Question<HistoryWords>,
 ) -> Result<Json<Value>, ApiError> {
     let wanted = Wanted::of(&query)?;
     api.look(move |api| Json(if caller.is_monitor() { whole(api, wanted) } else { part(api, &caller) })).await
@@ -156,6 +159,12 @@ fn contexts(api: &Api) -> Value {
 
 pub(super) async fn cluster_name(State(api): State<Api>) -> Json<Value> {
     Json(json!({ "name": parameters::cluster_name(&api) }))
+}
+
+/// As RabbitMQ, by the global parameter of that name.
+pub(super) async fn set_cluster_name(State(api): State<Api>, body: JsonBody) -> Result<StatusCode, ApiError> {
+    parameters::set_cluster_name(&api, body.object.text("name")?).await?;
+    Ok(StatusCode::NO_CONTENT)
 }
 
 pub(super) async fn nodes(State(api): State<Api>) -> Result<Json<Value>, ApiError> {

@@ -259,6 +259,11 @@ pub(super) fn cluster_name(api: &Api) -> String {
     kept.unwrap_or_else(|| CLUSTER_NAME.to_owned())
 }
 
+/// Calls the broker otherwise.
+pub(super) async fn set_cluster_name(api: &Api, name: &str) -> Result<(), ApiError> {
+    set_global(api, CLUSTER_NAME_PARAMETER, &name.into()).await.map(drop)
+}
+
 pub(super) async fn put_global(
     State(api): State<Api>,
     Path(name): Path<String>,

@@ -1,7 +1,5 @@
 //! Queues: list, look at, declare, empty, delete.
 
-use std::collections::BTreeMap;
-
 use axum::Json;
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
@@ -12,7 +10,6 @@ use nexo_amqp::management::{
 use nexo_broker::topology::Destination;
 use nexo_broker::{BindingsOf, DeleteIf, Durability, QueueRow};
 use nexo_types::QueueName;
-use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::Api;
@@ -20,37 +17,59 @@ use super::access::{Caller, Visible};
 use super::bindings::{LISTED_MAX, binding_json, default_json};
 use super::body::{Fields, JsonBody};
 use super::connections::{consumers_of_queue, owner_json};
+use super::consumer_tags::ConsumerTags;
 use super::error::ApiError;
 use super::listing::ListQuery;
 use super::names::{Vhost, of_queue};
 use super::policies::applied_json;
-use super::rates::Wanted;
+use super::question::{Question, Word, Words};
+use super::rates::{HistoryWords, Wanted};
 
 pub(super) async fn list(
     State(api): State<Api>,
     caller: Caller,
     Query(query): Query<ListQuery>,
+    figures: Question<FigureWords>,
 ) -> Result<Response, ApiError> {
-    answer(&api, query, caller.visible()).await
+    answer(&api, query, &figures, caller.visible()).await
 }
 
 pub(super) async fn list_of_vhost(
     State(api): State<Api>,
     Path(vhost): Path<String>,
     Query(query): Query<ListQuery>,
+    figures: Question<FigureWords>,
 ) -> Result<Response, ApiError> {
     let vhost = Vhost::named(&api, &vhost)?;
-    answer(&api, query, Visible::only(vhost.as_str())).await
+    answer(&api, query, &figures, Visible::only(vhost.as_str())).await
 }
 
-async fn answer(api: &Api, query: ListQuery, wanted: Visible) -> Result<Response, ApiError> {
+/// Which figures a list shows.
+#[derive(Debug)]
+pub(super) struct FigureWords;
+
+impl Words for FigureWords {
+    const WORDS: &'static [Word] = &[
+        ("disable_stats", "true: only what costs nothing"),
+        ("enable_queue_totals", "true: with disable_stats, the numbers of messages all the same"),
+    ];
+}
+
+async fn answer(
+    api: &Api,
+    query: ListQuery,
+    figures: &Question<FigureWords>,
+    wanted: Visible,
+) -> Result<Response, ApiError> {
+    let (is_plain, has_totals) = (figures.is_true("disable_stats"), figures.is_true("enable_queue_totals"));
     api.look(move |api| {
         let mut names = api.broker.queue_names();
         names.retain(|name| wanted.has(of_queue(name)));
+        let tags = ConsumerTags::default();
         let shown = |name: &QueueName| {
             let row = api.broker.queue_row(name)?;
-            Some(match (query.without_stats(), query.with_queue_totals()) {
-                (false, _) => whole_json(api, &row),
+            Some(match (is_plain, has_totals) {
+                (false, _) => whole_json(api, &row, &tags),
                 (true, false) => Value::Object(plain(api, &row)),
                 (true, true) => {
                     let mut shown = plain(api, &row);
@@ -71,12 +90,12 @@ async fn answer(api: &Api, query: ListQuery, wanted: Visible) -> Result<Response
 pub(super) async fn show(
     State(api): State<Api>,
     Path((vhost, name)): Path<(String, String)>,
-    Query(query): Query<BTreeMap<String, String>>,
+    query: Question<HistoryWords>,
 ) -> Result<Json<Value>, ApiError> {
     let (vhost, wanted) = (Vhost::named(&api, &vhost)?, Wanted::of(&query)?);
     let row = api.broker.queue_row(&vhost.queue(&name)?).ok_or_else(ApiError::not_found)?;
     api.look(move |api| {
-        let mut shown = whole_json(api, &row);
+        let mut shown = whole_json(api, &row, &ConsumerTags::default());
         shown["consumer_details"] = consumers_of_queue(api, &row.stats.name).into();
         shown["deliveries"] = json!([]);
         shown["incoming"] = json!([]);
@@ -118,23 +137,24 @@ pub(super) async fn declare_from(
 }
 
 /// On which conditions a queue is deleted.
-#[derive(Debug, Deserialize)]
-pub(super) struct DeleteQuery {
-    #[serde(rename = "if-empty")]
-    if_empty: Option<String>,
-    #[serde(rename = "if-unused")]
-    if_unused: Option<String>,
+#[derive(Debug)]
+pub(super) struct DeleteWords;
+
+impl Words for DeleteWords {
+    const WORDS: &'static [Word] = &[
+        ("if-empty", "true: only if it has no messages"),
+        ("if-unused", "true: only if it has no consumers"),
+    ];
 }
 
 pub(super) async fn delete(
     State(api): State<Api>,
     caller: Caller,
     Path((vhost, name)): Path<(String, String)>,
-    Query(query): Query<DeleteQuery>,
+    query: Question<DeleteWords>,
 ) -> Result<StatusCode, ApiError> {
     let name = found(&api, &Vhost::named(&api, &vhost)?, &name)?;
-    let is_true = |text: Option<String>| text.as_deref() == Some("true");
-    let only_if = DeleteIf { unused: is_true(query.if_unused), empty: is_true(query.if_empty) };
+    let only_if = DeleteIf { unused: query.is_true("if-unused"), empty: query.is_true("if-empty") };
     delete_queue(caller.by(&api), &name, only_if).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -160,6 +180,11 @@ pub(super) async fn act(
         "sync" | "cancel_sync" => Ok(StatusCode::NO_CONTENT),
         other => Err(ApiError::bad_request(json!(["unknown", other]))),
     }
+}
+
+/// RabbitMQ spreads the leaders of queues over its nodes by this. No queue has a leader of its own, so there is nothing to do.
+pub(super) async fn rebalance() -> StatusCode {
+    StatusCode::NO_CONTENT
 }
 
 pub(super) async fn bindings(
@@ -215,7 +240,7 @@ fn totals(row: &QueueRow) -> Map<String, Value> {
     ])
 }
 
-fn whole_json(api: &Api, row: &QueueRow) -> Value {
+fn whole_json(api: &Api, row: &QueueRow, tags: &ConsumerTags) -> Value {
     let stats = &row.stats;
     let rate = |per_second: f64| json!({ "rate": per_second });
     let mut shown = plain(api, row);
@@ -225,8 +250,8 @@ fn whole_json(api: &Api, row: &QueueRow) -> Value {
         "consumers": stats.consumers,
         "consumer_capacity": if stats.consumers > 0 { 1.0 } else { 0.0 },
         "consumer_utilisation": if stats.consumers > 0 { 1.0 } else { 0.0 },
-        "exclusive_consumer_tag": null,
-        "single_active_consumer_tag": null,
+        "exclusive_consumer_tag": tags.exclusive(api, row),
+        "single_active_consumer_tag": tags.active(api, row),
         "memory": row.memory_bytes,
         "message_bytes": stats.bytes,
         "messages_details": rate(stats.push_rate - stats.ack_rate),

@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 
 use super::error::ApiError;
+use super::question::{Question, Word, Words};
 
 /// How often a sample is taken, if that takes no time to speak of.
 const EVERY: Duration = Duration::from_secs(5);
@@ -98,6 +99,19 @@ pub(super) struct Rates {
     kept: Mutex<Kept>,
 }
 
+/// How history is asked for.
+#[derive(Debug)]
+pub(super) struct HistoryWords;
+
+impl Words for HistoryWords {
+    const WORDS: &'static [Word] = &[
+        ("lengths_age", "how many seconds back the history of lengths goes; with lengths_incr"),
+        ("lengths_incr", "how many seconds are between two samples of it"),
+        ("msg_rates_age", "how many seconds back the history of rates goes; with msg_rates_incr"),
+        ("msg_rates_incr", "how many seconds are between two samples of it"),
+    ];
+}
+
 /// For how long back, and in which steps, somebody wants to see history.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Span {
@@ -114,7 +128,7 @@ pub(super) struct Wanted {
 
 impl Wanted {
     /// What the question behind an address asks for.
-    pub(super) fn of(query: &BTreeMap<String, String>) -> Result<Self, ApiError> {
+    pub(super) fn of(query: &Question<HistoryWords>) -> Result<Self, ApiError> {
         let span = |kind: &str| {
             let number = |name: String| match query.get(&name) {
                 None => Ok(None),
@@ -319,7 +333,8 @@ mod tests {
     #[test]
     fn what_is_no_span_is_refused() {
         let asked = |pairs: &[(&str, &str)]| {
-            Wanted::of(&pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect())
+            let given = pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+            Wanted::of(&Question::of(given))
         };
         let lengths = Some(Span { age_s: 60, step_s: 5 });
         assert_eq!(

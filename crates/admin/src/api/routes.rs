@@ -8,14 +8,17 @@ use axum::routing::{MethodFilter, on};
 
 use super::Api;
 use super::access::{self, Needs};
+use super::question::{AllTaken, Word};
 
 /// One method of one address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Route {
     pub(super) method: &'static str,
     /// Under `/api`.
     pub(super) path: &'static str,
     pub(super) needs: Needs,
+    /// What its handler reads of the question.
+    pub(super) words: Vec<Word>,
 }
 
 /// All of them.
@@ -32,9 +35,10 @@ macro_rules! methods {
         pub(super) fn $name<H, T>(self, path: &'static str, needs: Needs, handler: H) -> Self
         where
             H: Handler<T, Api>,
-            T: 'static,
+            T: AllTaken + 'static,
         {
-            self.add($filter, Route { method: $method, path, needs }, handler)
+            let words = T::words();
+            self.add($filter, Route { method: $method, path, needs, words }, handler)
         }
     )*};
 }

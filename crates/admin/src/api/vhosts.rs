@@ -50,6 +50,22 @@ pub(super) async fn show(State(api): State<Api>, Path(name): Path<String>) -> Re
     .await
 }
 
+/// RabbitMQ starts a virtual host by this that failed on a node. All of them run wherever the broker does, so there is nothing to
+/// do.
+pub(super) async fn start(
+    State(api): State<Api>,
+    Path((name, node)): Path<(String, String)>,
+) -> Result<StatusCode, ApiError> {
+    // Anything else is 404, but RabbitMQ answers 400 here.
+    if found(&api, &name).is_err() {
+        return Err(ApiError::bad_request(format!("there is no virtual host '{name}'")));
+    }
+    if node != *api.node {
+        return Err(ApiError::bad_request(format!("there is no node '{node}'; this is '{}'", api.node)));
+    }
+    Ok(StatusCode::NO_CONTENT)
+}
+
 fn found(api: &Api, name: &str) -> Result<VhostInfo, ApiError> {
     let name = VhostName::new(name).map_err(|_| ApiError::not_found())?;
     api.broker.vhost(&name).ok_or_else(ApiError::not_found)

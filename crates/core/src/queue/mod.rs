@@ -17,6 +17,7 @@
 mod allowance;
 mod apply;
 mod blocks;
+mod browse;
 mod changes;
 mod compact;
 mod consumers;

@@ -14,7 +14,7 @@ use crate::offsets::OffsetSet;
 /// A place in the order of delivery: behind the message of this priority and offset.
 pub type PeekPosition = (Priority, Offset);
 
-/// A ready message that somebody looks at.
+/// A message that somebody looks at.
 #[derive(Clone, Debug)]
 pub struct Peeked {
     /// Its place in the queue.
@@ -25,6 +25,8 @@ pub struct Peeked {
     pub enqueued_at: Timestamp,
     /// Its priority; with the offset this is its place in the order of delivery.
     pub priority: Priority,
+    /// When its lease or its delay ends. `None` for one that is ready, and for a lease that ends with its connection.
+    pub until: Option<Timestamp>,
     /// What it is taken to cost on disk.
     pub stored_bytes: u32,
     /// Its stored form, if it is in memory.
@@ -46,6 +48,7 @@ impl From<&MessageEntry> for Peeked {
             attempts: entry.attempts,
             enqueued_at: entry.enqueued_at,
             priority: entry.priority,
+            until: None,
             stored_bytes: entry.stored_bytes,
             payload: entry.payload.clone(),
         }

@@ -1,7 +1,5 @@
 //! Budgets: list, look at, make, change, delete; what an API has said, tokens that come once, and who used how many.
 
-use std::collections::BTreeMap;
-
 use axum::Json;
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
@@ -17,8 +15,9 @@ use super::super::access::Caller;
 use super::super::body::JsonBody;
 use super::super::error::ApiError;
 use super::super::listing::ListQuery;
+use super::super::question::{Question, Word, Words};
 use super::shown::{budget_config_of, budget_json, use_json};
-use super::{Sees, budget_named, count, list_seen, may, millis, moment, query_of, refuse_unknown, whole};
+use super::{Sees, budget_named, count, list_seen, may, millis, moment, refuse_unknown, whole};
 
 /// Uses of tokens in one answer, if nobody says how many, and at most.
 const USES_DEFAULT: usize = 100;
@@ -106,17 +105,31 @@ pub(super) async fn grant(
     Ok(StatusCode::NO_CONTENT)
 }
 
+/// How uses of tokens are asked for.
+#[derive(Debug)]
+pub(super) struct UseWords;
+
+impl Words for UseWords {
+    const WORDS: &'static [Word] = &[
+        ("since_ms", "from when on, in milliseconds since 1970"),
+        ("until_ms", "until when, in milliseconds since 1970"),
+        ("budget", "only those of the budget of this name"),
+        ("key", "only those of jobs with this key"),
+        ("max", "how many"),
+    ];
+}
+
 /// The latest uses of tokens that whoever asks may see, the latest first.
 pub(super) async fn tokens(
     State(api): State<Api>,
     caller: Caller,
-    Query(query): Query<BTreeMap<String, String>>,
+    query: Question<UseWords>,
 ) -> Result<Json<Value>, ApiError> {
-    let number = query_of(&query, &["since_ms", "until_ms", "budget", "key", "max"])?;
-    let since = Timestamp(number("since_ms")?.unwrap_or(0));
-    let until = Timestamp(number("until_ms")?.unwrap_or(u64::MAX));
-    let max = number("max")?.map_or(USES_DEFAULT, |max| max as usize).clamp(1, USES_MAX);
-    let (budget, key) = (query.get("budget").cloned(), query.get("key").cloned());
+    query.refuse_unknown()?;
+    let since = Timestamp(query.whole("since_ms")?.unwrap_or(0));
+    let until = Timestamp(query.whole("until_ms")?.unwrap_or(u64::MAX));
+    let max = query.whole("max")?.unwrap_or(USES_DEFAULT).clamp(1, USES_MAX);
+    let (budget, key) = (query.get("budget").map(str::to_owned), query.get("key").map(str::to_owned));
     let uses = api
         .look(move |api| {
             api.broker.look_at_jobs(|jobs, _| {

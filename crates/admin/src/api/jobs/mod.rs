@@ -9,8 +9,6 @@ mod queues;
 mod shown;
 mod work;
 
-use std::collections::BTreeMap;
-
 use axum::response::Response;
 use nexo_access::{Permission, Resource};
 use nexo_broker::job_rules::{JobError, JobReceipt, JobReceiptError, Jobs};
@@ -191,14 +189,7 @@ fn moment(
 
 /// Refuses what nobody knows: a setting that was spelt wrong would be without effect.
 pub(super) fn refuse_unknown(object: &Map<String, Value>, known: &[&str]) -> Result<(), ApiError> {
-    refuse_unknown_names(object.keys(), known)
-}
-
-fn refuse_unknown_names<'a>(
-    mut names: impl Iterator<Item = &'a String>,
-    known: &[&str],
-) -> Result<(), ApiError> {
-    match names.find(|name| !known.contains(&name.as_str())) {
+    match object.keys().find(|name| !known.contains(&name.as_str())) {
         Some(name) if known.is_empty() => {
             Err(ApiError::bad_request(format!("'{name}' is not known here; this takes no fields")))
         }
@@ -207,18 +198,6 @@ fn refuse_unknown_names<'a>(
         }
         None => Ok(()),
     }
-}
-
-/// What stands behind the `?` of an address, whose names are all known.
-fn query_of<'a>(
-    query: &'a BTreeMap<String, String>,
-    known: &[&str],
-) -> Result<impl Fn(&str) -> Result<Option<u64>, ApiError> + use<'a>, ApiError> {
-    refuse_unknown_names(query.keys(), known)?;
-    Ok(|name: &str| {
-        let wrong = |_| ApiError::bad_request(format!("{name} must be a whole number"));
-        query.get(name).map(|text| text.parse().map_err(wrong)).transpose()
-    })
 }
 
 fn no_such_queue(name: &JobQueueName) -> ApiError {

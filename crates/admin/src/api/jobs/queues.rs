@@ -1,7 +1,5 @@
 //! Job queues: list, look at, make, change, delete, and what is pending in them.
 
-use std::collections::BTreeMap;
-
 use axum::Json;
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
@@ -17,8 +15,9 @@ use super::super::access::Caller;
 use super::super::body::JsonBody;
 use super::super::error::ApiError;
 use super::super::listing::ListQuery;
+use super::super::question::{Question, Word, Words};
 use super::shown::{QueueInFull, config_of, job_json, queue_json};
-use super::{Sees, list_seen, may, no_such_queue, query_of, queue_named};
+use super::{Sees, list_seen, may, no_such_queue, queue_named};
 
 /// Jobs in one answer, if nobody says how many, and at most.
 const PENDING_DEFAULT: usize = 100;
@@ -89,16 +88,24 @@ pub(super) async fn delete(
     Ok(StatusCode::NO_CONTENT)
 }
 
+/// How pending jobs are asked for.
+#[derive(Debug)]
+pub(super) struct PendingWords;
+
+impl Words for PendingWords {
+    const WORDS: &'static [Word] = &[("max", "how many jobs")];
+}
+
 /// The pending jobs that would be served first, in their order.
 pub(super) async fn pending(
     State(api): State<Api>,
     caller: Caller,
     Path((vhost, name)): Path<(String, String)>,
-    Query(query): Query<BTreeMap<String, String>>,
+    query: Question<PendingWords>,
 ) -> Result<Json<Value>, ApiError> {
     let name = queue_named(&api, &caller, &vhost, &name, Some(Permission::Read))?;
-    let max = query_of(&query, &["max"])?("max")?.map_or(PENDING_DEFAULT, |max| max as usize);
-    let max = max.clamp(1, PENDING_MAX);
+    query.refuse_unknown()?;
+    let max = query.whole("max")?.unwrap_or(PENDING_DEFAULT).clamp(1, PENDING_MAX);
     let unknown = no_such_queue(&name);
     let shown = api
         .look(move |api| {

@@ -1,11 +1,10 @@
 //! Work: asking for it, taking it, completing it, and answers.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use axum::Json;
 use axum::body::Bytes;
-use axum::extract::{Path, Query, State};
+use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
@@ -19,11 +18,11 @@ use super::super::Api;
 use super::super::access::Caller;
 use super::super::body::{Fields, JsonBody};
 use super::super::error::ApiError;
+use super::super::question::{Question, Word, Words};
 use super::budgets::{REPORTED, report_of};
 use super::shown::{handed_json, job_json, waiters_json};
 use super::{
-    count, job_of, millis, moment, query_of, queue_named, queue_of_job, receipt_of, refuse_unknown, text,
-    truth,
+    count, job_of, millis, moment, queue_named, queue_of_job, receipt_of, refuse_unknown, text, truth,
 };
 
 /// The longest that a request may wait: some proxies end one that is silent for a minute.
@@ -250,14 +249,23 @@ pub(super) async fn leave(
     Ok(StatusCode::NO_CONTENT)
 }
 
+/// How an answer is asked for.
+#[derive(Debug)]
+pub(super) struct AnswerWords;
+
+impl Words for AnswerWords {
+    const WORDS: &'static [Word] = &[("wait_ms", "for how long to wait for it, in milliseconds")];
+}
+
 pub(super) async fn answer(
     State(api): State<Api>,
     caller: Caller,
     Path((vhost, name, waiter)): Path<(String, String, String)>,
-    Query(query): Query<BTreeMap<String, String>>,
+    query: Question<AnswerWords>,
 ) -> Result<Response, ApiError> {
     let queue = queue_named(&api, &caller, &vhost, &name, Some(Permission::Write))?;
-    let wait = wait_of(query_of(&query, &["wait_ms"])?("wait_ms")?);
+    query.refuse_unknown()?;
+    let wait = wait_of(query.whole("wait_ms")?);
     let answer = until_answered(&api, &caller, &queue, &waiter, wait).await?;
     Ok(with_answer(&json!({}), answer.as_ref()))
 }

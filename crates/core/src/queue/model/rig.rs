@@ -44,6 +44,15 @@ pub(super) struct Rig {
     saved: Option<Saved>,
 }
 
+/// What a look tells of a message that nobody can get now.
+type SeenAside = (Offset, u32, Option<Timestamp>);
+
+fn by_offset(seen: impl Iterator<Item = SeenAside>) -> Vec<SeenAside> {
+    let mut seen: Vec<_> = seen.collect();
+    seen.sort_unstable_by_key(|(offset, ..)| *offset);
+    seen
+}
+
 /// A snapshot that has been begun.
 struct Taking {
     head: Bytes,
@@ -389,6 +398,38 @@ impl Rig {
         let ready = self.model.ready(now);
         let expected: Vec<Offset> = ready.iter().filter(|m| m.expires_at > now).map(|m| m.offset).collect();
         assert_eq!(seen, expected, "a look in parts of {part} shows what is ready, in order");
+        self.look_aside(part);
+    }
+
+    /// Looks at what nobody can get now.
+    fn look_aside(&self, part: usize) {
+        let in_parts = |look: &dyn Fn(Option<Offset>) -> Vec<Peeked>| {
+            let mut seen: Vec<SeenAside> = Vec::new();
+            loop {
+                let next = look(seen.last().map(|(offset, ..)| *offset));
+                assert!(next.len() <= part);
+                if next.is_empty() {
+                    return seen;
+                }
+                seen.extend(next.iter().map(|one| (one.offset, one.attempts, one.until)));
+            }
+        };
+        let messages = || self.model.messages.iter();
+        let leased = messages().filter_map(|m| match m.place {
+            Where::Leased { until, .. } => Some((m.offset, m.attempts, until)),
+            Where::Waiting | Where::Aside => None,
+        });
+        let seen = in_parts(&|after| self.queue.leased_after(after, part));
+        assert_eq!(seen, by_offset(leased), "a look in parts of {part} shows what is leased");
+        let delayed =
+            messages().filter(|m| m.place == Where::Waiting && m.ready_at.min(m.expires_at) > self.now);
+        let delayed = by_offset(delayed.map(|m| (m.offset, m.attempts, Some(m.ready_at))));
+        let seen = in_parts(&|after| self.queue.delayed_after(after, part));
+        // Those that wait behind another of their group are not told apart in the model.
+        let is_grouped = |offset: Offset| messages().any(|m| m.offset == offset && m.group.is_some());
+        let seen_or_grouped = |one: &SeenAside| seen.contains(one) || is_grouped(one.0);
+        assert!(delayed.iter().all(seen_or_grouped), "a look in parts of {part} shows what is delayed");
+        assert!(seen.iter().all(|one| delayed.contains(one)), "and nothing else: {seen:?}, not {delayed:?}");
     }
 
     fn clear(&mut self) {
