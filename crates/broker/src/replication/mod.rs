@@ -8,7 +8,8 @@
 //! - `head.rs`: what stands at the head of each frame of the group. `places.rs`: where the frame of each entry lies.
 //! - `open.rs`: what is found in the log at a start. `state.rs`: the group, and what becomes of what it gives out;
 //!   `state_lock.rs`: its lock.
-//! - `alone.rs`: a node that goes on without the others. `damage.rs`: one whose disk is damaged.
+//! - `alone.rs`: a node that goes on without the others. `damage.rs`: one whose disk is damaged. `slow_disk.rs`: a leader whose disk
+//!   holds the others up.
 //! - `driver.rs`: the thread that brings time, messages and syncs to it, and `waker.rs` wakes. `journal.rs`: the group as the
 //!   broker's journal. `safe_mark.rs`: what is committed of it, for those who ask often.
 //! - `waiters.rs`: those who wait for a commit. `checks.rs`: those who wait to know whether this node leads still.
@@ -30,6 +31,7 @@ mod places;
 mod receive_state;
 mod safe_mark;
 mod send_state;
+mod slow_disk;
 mod state;
 mod state_lock;
 mod state_stream;
