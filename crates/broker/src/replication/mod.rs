@@ -13,7 +13,7 @@
 //! - `driver.rs`: the thread that brings time, messages and syncs to it, and `waker.rs` wakes. `journal.rs`: the group as the
 //!   broker's journal. `safe_mark.rs`: what is committed of it, for those who ask often.
 //! - `waiters.rs`: those who wait for a commit. `checks.rs`: those who wait to know whether this node leads still.
-//! - `handle.rs`: what others may ask of it. `send_state.rs`, `receive_state.rs`: a whole state for a node that is too far behind;
+//! - `handle.rs`: what others may ask of it. `lags.rs`: whether those who lack entries get any. `send_state.rs`, `receive_state.rs`: a whole state for a node that is too far behind;
 //!   `state_stream.rs` has its bytes.
 //!
 //! A message is written once on each node: an entry of the group is a frame of the log with a head before what the broker
@@ -26,6 +26,7 @@ mod driver;
 mod handle;
 mod head;
 mod journal;
+mod lags;
 mod open;
 mod places;
 mod receive_state;

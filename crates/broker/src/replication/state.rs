@@ -27,6 +27,7 @@ use super::Role;
 use super::checks::Checks;
 use super::handle::StreamOpener;
 use super::head::{as_ref, head_entry};
+use super::lags::Lags;
 use super::open::read_entry;
 use super::places::{Place, Places};
 use super::receive_state::Staged;
@@ -190,6 +191,7 @@ pub(super) struct State {
     /// How often leadership was to be handed over because of that.
     handovers: usize,
     pub(super) disk_watch: DiskWatch,
+    pub(super) lags: Lags,
     /// Of which state the broker's memory is, while it follows: the last entry in it, and where the first frame lies that is not.
     pub(super) loaded: (LogIndex, Position),
     /// While a state is sent, entries behind it are kept.
@@ -251,6 +253,7 @@ impl State {
             unwell_ticks: 0,
             handovers: 0,
             disk_watch: DiskWatch::default(),
+            lags: Lags::default(),
             loaded: (applied, Position::default()),
             pinned: None,
             sending: None,
@@ -690,6 +693,7 @@ impl Replica {
         self.settle(state);
         let waits = state.group.role() == GroupRole::Leader && state.memory == Memory::Following;
         state.waiting_ticks = if waits { state.waiting_ticks + 1 } else { 0 };
+        state.note_lags();
         self.look_for_damage(state);
         self.hand_over_if_unwell(state);
         self.hand_over_if_slow(state);
@@ -789,6 +793,14 @@ impl Replica {
 }
 
 impl State {
+    fn note_lags(&mut self) {
+        if self.group.role() == GroupRole::Leader {
+            self.lags.tick(self.group.last(), self.group.progress());
+        } else {
+            self.lags.clear();
+        }
+    }
+
     /// The other voters, by how much of the log they have.
     pub(super) fn successors(&self) -> Vec<NodeId> {
         let voters = &self.group.members().voters;
