@@ -163,6 +163,10 @@ pub struct NodeReport {
     pub health: ClusterHealth,
     /// What is wrong with it, in plain words; nothing if it is well.
     pub reason: Option<String>,
+    /// What is confirmed does not reach its disk: that is full or has failed, or the node lacks entries and has got none for two
+    /// seconds. Earlier builds do not say so.
+    #[serde(default)]
+    pub is_stuck: bool,
     /// Entries that it does not have yet, as the leader knows.
     pub lag_entries: Option<u64>,
     /// How long an answer takes, in milliseconds, from the node that tells.
@@ -309,10 +313,10 @@ const fn is_well(node: &NodeReport) -> bool {
         Some(lag) => lag,
         None => 0,
     };
-    node.is_reachable && lag <= IN_STEP_ENTRIES
+    node.is_reachable && !node.is_stuck && lag <= IN_STEP_ENTRIES
 }
 
-/// A node that lacks no more than this is in step: so much is on its way in a busy cluster.
+/// A node that lacks no more than this, and gets on, is in step: so much is on its way in a busy cluster.
 const IN_STEP_ENTRIES: u64 = 10_000;
 
 fn what_is_wrong(node: &NodeReport) -> Option<String> {
@@ -320,10 +324,14 @@ fn what_is_wrong(node: &NodeReport) -> Option<String> {
     if !node.is_reachable {
         return Some(format!("node '{name}' cannot be reached"));
     }
-    match (node.role, node.lag_entries) {
-        (NodeRole::Learner | NodeRole::Joining, _) => Some(format!("node '{name}' is catching up")),
-        (_, Some(lag)) if lag > IN_STEP_ENTRIES => Some(format!("node '{name}' is {lag} entries behind")),
-        _ => node.reason.as_ref().map(|reason| format!("node '{name}': {reason}")),
+    let words = match (node.role, node.lag_entries) {
+        (NodeRole::Learner | NodeRole::Joining, _) => format!("node '{name}' is catching up"),
+        (_, Some(lag)) if lag > IN_STEP_ENTRIES => format!("node '{name}' is {lag} entries behind"),
+        _ => return node.reason.as_ref().map(|reason| format!("node '{name}': {reason}")),
+    };
+    match &node.reason {
+        Some(reason) => Some(format!("{words}: {reason}")),
+        None => Some(words),
     }
 }
 
@@ -341,6 +349,7 @@ mod tests {
             is_reachable: true,
             health: ClusterHealth::Ok,
             reason: None,
+            is_stuck: false,
             lag_entries: Some(0),
             round_trip_ms: None,
             skew_ms: None,
@@ -389,6 +398,29 @@ mod tests {
         let (health, words) = risk_of(None, &three);
         assert_eq!(health, ClusterHealth::Down);
         assert!(words.contains("2 of 3 voting nodes can be reached, and a majority is 2"), "{words}");
+    }
+
+    #[test]
+    fn who_gets_nothing_does_not_count_however_little_it_lacks() {
+        let mut three = nodes(3);
+        three[1].lag_entries = Some(9_000);
+        assert_eq!(risk_of(Some("a"), &three).1, "all 3 nodes are in step: any one may be lost");
+        three[2].lag_entries = Some(3);
+        three[2].is_stuck = true;
+        three[2].reason = Some("the disk is full: no room for a segment".to_owned());
+        let (health, words) = risk_of(Some("a"), &three);
+        assert_eq!(health, ClusterHealth::AtRisk);
+        assert_eq!(
+            words,
+            "2 of 3 nodes are in step: losing one more node stops the cluster; node 'c': the disk is full: no room for a segment"
+        );
+        assert!(is_critical("b", &three) && !is_critical("c", &three));
+        three[2].lag_entries = Some(20_000);
+        let words = risk_of(Some("a"), &three).1;
+        assert!(
+            words.ends_with("node 'c' is 20000 entries behind: the disk is full: no room for a segment"),
+            "{words}"
+        );
     }
 
     #[test]

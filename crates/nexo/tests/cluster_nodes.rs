@@ -344,6 +344,22 @@ fn a_leader_whose_clock_is_off_hands_over_to_one_whose_clock_is_right() {
 }
 
 #[test]
+fn a_follower_that_is_ill_is_named() {
+    let mut cluster = Cluster::start(&["a", "b", "c"]);
+    let ill = cluster.follower().name;
+    cluster.node_mut(ill).kill();
+    let data = cluster.node(ill).data.clone();
+    let args = ["--disk-free-min", "4000000000GiB"].map(str::to_owned);
+    let server = cluster.serve(&data, &args);
+    cluster.node_mut(ill).server = Some(server);
+    let leader = cluster.leader();
+    eventually("the leader names it", || {
+        let risk = cluster.node(leader).risk();
+        risk.contains(&format!("node '{ill}': ")) && risk.contains("must stay free (disk_free_min)")
+    });
+}
+
+#[test]
 fn five_nodes_lose_two_and_two_others_leave() {
     let mut cluster = Cluster::start(&["a", "b", "c", "d", "e"]);
     cluster.follower().server().ok(&["queue", "create", "work"]);

@@ -159,6 +159,7 @@ impl Replica {
     fn take_input(&self, state: &mut State) {
         self.take_messages(state);
         self.settle(state);
+        self.watch_disk(state);
         self.note_synced(state);
     }
 

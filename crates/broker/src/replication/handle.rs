@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use nexo_cluster::{Change, Refused};
+use nexo_log::LogHealth;
 use nexo_types::{LogIndex, NodeId, Term};
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -66,6 +67,8 @@ pub struct MemberStatus {
     pub is_voter: bool,
     /// As the leader knows it: the last entry that it has. Nothing on a node that does not lead.
     pub matched: Option<LogIndex>,
+    /// As the leader knows it: it lacks entries, and has got none for two seconds.
+    pub is_stuck: bool,
 }
 
 /// How the group stands, as one node sees it.
@@ -85,6 +88,8 @@ pub struct GroupStatus {
     pub applied: LogIndex,
     /// The last entry, committed or not.
     pub last: LogIndex,
+    /// Whether this node can write down what comes: its disk is not full, and its log has not failed.
+    pub can_write: bool,
     /// The members.
     pub members: Vec<MemberStatus>,
     /// How often this node was elected since it was started.
@@ -181,7 +186,8 @@ impl Replication {
                 Role::Leading { .. } => group.progress().find(|(id, _)| *id == node).map(|(_, index)| index),
                 Role::Following { .. } => None,
             };
-            members.push(MemberStatus { node, is_voter: group.members().voters.contains(&node), matched });
+            let is_voter = group.members().voters.contains(&node);
+            members.push(MemberStatus { node, is_voter, matched, is_stuck: state.lags.is_stuck(node) });
         }
         GroupStatus {
             node: self.0.node,
@@ -191,6 +197,7 @@ impl Replication {
             commit: group.commit(),
             applied: group.applied(),
             last: group.last(),
+            can_write: !state.has_failed && self.0.log.health() == LogHealth::Ok,
             members,
             elections: state.elections,
             snapshots_sent: state.snapshots_sent,

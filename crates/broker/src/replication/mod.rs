@@ -8,11 +8,12 @@
 //! - `head.rs`: what stands at the head of each frame of the group. `places.rs`: where the frame of each entry lies.
 //! - `open.rs`: what is found in the log at a start. `state.rs`: the group, and what becomes of what it gives out;
 //!   `state_lock.rs`: its lock.
-//! - `alone.rs`: a node that goes on without the others. `damage.rs`: one whose disk is damaged.
+//! - `alone.rs`: a node that goes on without the others. `damage.rs`: one whose disk is damaged. `slow_disk.rs`: a leader whose disk
+//!   holds the others up.
 //! - `driver.rs`: the thread that brings time, messages and syncs to it, and `waker.rs` wakes. `journal.rs`: the group as the
 //!   broker's journal. `safe_mark.rs`: what is committed of it, for those who ask often.
 //! - `waiters.rs`: those who wait for a commit. `checks.rs`: those who wait to know whether this node leads still.
-//! - `handle.rs`: what others may ask of it. `send_state.rs`, `receive_state.rs`: a whole state for a node that is too far behind;
+//! - `handle.rs`: what others may ask of it. `lags.rs`: whether those who lack entries get any. `send_state.rs`, `receive_state.rs`: a whole state for a node that is too far behind;
 //!   `state_stream.rs` has its bytes.
 //!
 //! A message is written once on each node: an entry of the group is a frame of the log with a head before what the broker
@@ -25,11 +26,13 @@ mod driver;
 mod handle;
 mod head;
 mod journal;
+mod lags;
 mod open;
 mod places;
 mod receive_state;
 mod safe_mark;
 mod send_state;
+mod slow_disk;
 mod state;
 mod state_lock;
 mod state_stream;

@@ -8,6 +8,7 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 use bytes::Bytes;
 use nexo_cluster::store::GroupRecord;
@@ -26,11 +27,13 @@ use super::Role;
 use super::checks::Checks;
 use super::handle::StreamOpener;
 use super::head::{as_ref, head_entry};
+use super::lags::Lags;
 use super::open::read_entry;
 use super::places::{Place, Places};
 use super::receive_state::Staged;
 use super::safe_mark::SafeMark;
 use super::send_state::FailedSends;
+use super::slow_disk::DiskWatch;
 use super::state_lock::StateLock;
 use super::waiters::{Teller, Waiters};
 use super::waker::Waker;
@@ -133,6 +136,16 @@ pub(super) struct Installing {
     pub(super) staged: Option<Staged>,
 }
 
+/// A write that is appended and not synced.
+#[derive(Debug)]
+struct Unsynced {
+    number: WriteNumber,
+    end: Position,
+    /// The last entry in it, if there is any.
+    last: Option<LogIndex>,
+    since: Instant,
+}
+
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) group: Group,
@@ -155,7 +168,7 @@ pub(super) struct State {
     /// Those of them who can be told, which the driver does without the lock.
     pub(super) told: Vec<Teller>,
     /// Writes that are appended and not synced.
-    unsynced: VecDeque<(WriteNumber, Position)>,
+    unsynced: VecDeque<Unsynced>,
     /// Writes for which the log had no room. While there are any nothing is proposed.
     unwritten: VecDeque<Write>,
     /// The promises, as the group knows them and as they are written.
@@ -177,6 +190,8 @@ pub(super) struct State {
     pub(super) unwell_ticks: u32,
     /// How often leadership was to be handed over because of that.
     handovers: usize,
+    pub(super) disk_watch: DiskWatch,
+    pub(super) lags: Lags,
     /// Of which state the broker's memory is, while it follows: the last entry in it, and where the first frame lies that is not.
     pub(super) loaded: (LogIndex, Position),
     /// While a state is sent, entries behind it are kept.
@@ -237,6 +252,8 @@ impl State {
             is_broken: false,
             unwell_ticks: 0,
             handovers: 0,
+            disk_watch: DiskWatch::default(),
+            lags: Lags::default(),
             loaded: (applied, Position::default()),
             pinned: None,
             sending: None,
@@ -306,6 +323,17 @@ impl State {
     /// Whether this node keeps still until it is started again.
     pub(super) const fn takes_no_part(&self) -> bool {
         self.is_stopping || self.has_failed || self.is_broken
+    }
+
+    /// Whether this node leads, be it that its memory is still being built.
+    pub(super) const fn leads(&self) -> bool {
+        matches!(self.memory, Memory::Serving(_) | Memory::Promoted(_))
+    }
+
+    /// The last write that is not synced, if it brings entries: the last of these, where it ends, and since when it has waited.
+    pub(super) fn last_unsynced(&self) -> Option<(LogIndex, Position, Instant)> {
+        let write = self.unsynced.back()?;
+        Some((write.last?, write.end, write.since))
     }
 
     /// Whether something waits for room in the log.
@@ -432,7 +460,8 @@ impl Replica {
             }
         }
         if write.is_urgent {
-            state.unsynced.push_back((write.number, end));
+            let last = write.entries.last().map(|entry| entry.id.index);
+            state.unsynced.push_back(Unsynced { number: write.number, end, last, since: Instant::now() });
             self.log.want_synced(end);
         }
         true
@@ -528,6 +557,7 @@ impl Replica {
                 tracing::warn!(%term, uncommitted = state.pending.len(), "this node leads no more");
                 self.end_term(state);
                 state.memory = Memory::Deposed;
+                state.disk_watch.note_handover();
                 self.tell_change();
             }
             Event::Restored(_) => {}
@@ -624,7 +654,11 @@ impl Replica {
                 Payload::Blank | Payload::Stored | Payload::Change(_) => true,
             }),
             // A node with a hole in its log has nothing to lead with.
-            Body::TimeoutNow => !self.is_damaged(),
+            Body::TimeoutNow if self.is_damaged() => false,
+            Body::TimeoutNow => {
+                state.disk_watch.note_handover();
+                true
+            }
             // Without the state that it stands for it would take everything and give nothing. Whoever has it already says so
             // again: the leader may not have heard it.
             Body::Install(snapshot) => state.has(snapshot) || state.accept(snapshot),
@@ -660,16 +694,17 @@ impl Replica {
         self.settle(state);
         let waits = state.group.role() == GroupRole::Leader && state.memory == Memory::Following;
         state.waiting_ticks = if waits { state.waiting_ticks + 1 } else { 0 };
+        state.note_lags();
         self.look_for_damage(state);
         self.hand_over_if_unwell(state);
+        self.hand_over_if_slow(state);
     }
 
     /// A leader that cannot write holds all others up, and one that cannot read has nothing to give.
     fn hand_over_if_unwell(&self, state: &mut State) {
         let is_unwell = self.log.health() != LogHealth::Ok || self.is_damaged();
         state.unwell_ticks = if is_unwell { state.unwell_ticks + 1 } else { 0 };
-        let leads = matches!(state.memory, Memory::Serving(_) | Memory::Promoted(_));
-        if state.unwell_ticks < UNWELL_TICKS_MAX || !leads {
+        if state.unwell_ticks < UNWELL_TICKS_MAX || !state.leads() {
             return;
         }
         state.unwell_ticks = 0;
@@ -688,10 +723,10 @@ impl Replica {
     pub(super) fn note_synced(&self, state: &mut State) {
         let synced = self.log.synced_position();
         let mut last = None;
-        while state.unsynced.front().is_some_and(|(_, end)| *end <= synced) {
+        while state.unsynced.front().is_some_and(|write| write.end <= synced) {
             last = state.unsynced.pop_front();
         }
-        if let Some((number, _)) = last {
+        if let Some(Unsynced { number, .. }) = last {
             state.group.stored(number);
             self.settle(state);
         }
@@ -759,6 +794,14 @@ impl Replica {
 }
 
 impl State {
+    fn note_lags(&mut self) {
+        if self.group.role() == GroupRole::Leader {
+            self.lags.tick(self.group.last(), self.group.progress());
+        } else {
+            self.lags.clear();
+        }
+    }
+
     /// The other voters, by how much of the log they have.
     pub(super) fn successors(&self) -> Vec<NodeId> {
         let voters = &self.group.members().voters;

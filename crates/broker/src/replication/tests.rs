@@ -12,7 +12,7 @@ use nexo_core::draft::PackedBatch;
 use nexo_core::jobs::JobQueueConfig;
 use nexo_core::message::{Durability, NewMessage};
 use nexo_core::queue::{LeaseTerms, Terms};
-use nexo_log::disk::{CutMode, Disk, FaultyDisk};
+use nexo_log::disk::{CutMode, Disk, FaultyDisk, GateDisk};
 use nexo_types::{JobQueueName, Millis, NodeId, QueueName};
 use parking_lot::Mutex;
 
@@ -113,14 +113,27 @@ impl Cluster {
     async fn keeping(kept_log_bytes: u64, count: u64, segment_bytes: u32) -> Self {
         let disks = (0..count).map(|_| Arc::new(FaultyDisk::new())).collect();
         let (network, gates) = Default::default();
-        let mut cluster = Self { network, disks, gates, segment_bytes, kept_log_bytes };
-        cluster.start(NodeId(1), ClusterStart::New).await;
-        cluster.leader().await;
+        let cluster = Self { network, disks, gates, segment_bytes, kept_log_bytes };
+        cluster.begin(count).await
+    }
+
+    /// Three nodes, each with a disk that can be made slow.
+    async fn gated(segment_bytes: u32) -> (Self, [GateDisk; 3]) {
+        let disks: [GateDisk; 3] = Default::default();
+        let gates = (1..).map(NodeId).zip(disks.iter().map(|disk| Arc::new(disk.clone()) as _)).collect();
+        let cluster =
+            Self { network: Arc::default(), disks: Vec::new(), gates, segment_bytes, kept_log_bytes: 0 };
+        (cluster.begin(3).await, disks)
+    }
+
+    async fn begin(mut self, count: u64) -> Self {
+        self.start(NodeId(1), ClusterStart::New).await;
+        self.leader().await;
         for node in (2..=count).map(NodeId) {
-            cluster.start(node, ClusterStart::Join).await;
-            cluster.add(node).await;
+            self.start(node, ClusterStart::Join).await;
+            self.add(node).await;
         }
-        cluster
+        self
     }
 
     async fn start(&mut self, node: NodeId, start: ClusterStart) {

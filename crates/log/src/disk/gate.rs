@@ -35,6 +35,8 @@ enum Mode {
     HoldReadsOf(&'static str),
     HoldWrites,
     HoldSyncs,
+    /// By so much.
+    SlowSyncs(Duration),
     /// By the thread of this name.
     PanicOnWriteBy(&'static str),
 }
@@ -74,6 +76,11 @@ impl GateDisk {
     /// Syncs of files wait until the gate is open.
     pub fn hold_syncs(&self) {
         self.set(Mode::HoldSyncs);
+    }
+
+    /// Syncs of files take so much longer.
+    pub fn slow_syncs(&self, by: Duration) {
+        self.set(Mode::SlowSyncs(by));
     }
 
     /// Writes by the thread of this name panic.
@@ -206,6 +213,9 @@ impl DiskFile for GateFile {
 
     fn sync_data(&self) -> io::Result<()> {
         self.gate.wait_while(Mode::HoldSyncs, &self.gate.syncs_held);
+        if let Mode::SlowSyncs(by) = self.gate.mode() {
+            std::thread::sleep(by);
+        }
         self.file.sync_data()
     }
 

@@ -92,6 +92,7 @@ mod tests {
             is_reachable: true,
             health: ClusterHealth::Ok,
             reason: None,
+            is_stuck: false,
             lag_entries: Some(0),
             round_trip_ms: None,
             skew_ms: None,

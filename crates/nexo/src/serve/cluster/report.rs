@@ -25,7 +25,7 @@ impl ClusterNode {
     pub(super) fn own_status(&self) -> OwnStatus {
         let status = self.replication.status();
         let health = self.broker.health();
-        let ill = if self.is_leading() { health.reason().map(str::to_owned) } else { None };
+        let ill = health.reason().map(str::to_owned);
         let damage = self.replication.watch_damage().borrow().clone();
         let damage =
             damage.map(|first| format!("its disk is damaged ({first}); it is replaced from the others"));
@@ -36,6 +36,7 @@ impl ClusterNode {
             is_leading: self.is_leading(),
             is_draining: self.is_draining.load(Ordering::Relaxed),
             ill: removed.or(damage).or(ill),
+            takes_no_writes: !status.can_write,
             leader: self.leader().map(|leader| leader.0),
             term: status.term.0,
             commit: status.commit.0,
@@ -47,6 +48,7 @@ impl ClusterNode {
                     node: member.node.0,
                     is_voter: member.is_voter,
                     matched: member.matched.map(|index| index.0),
+                    is_stuck: member.is_stuck,
                 })
                 .collect(),
         }
@@ -143,6 +145,9 @@ impl ClusterNode {
 pub(super) const REMOVED: &str = "this node was removed from its cluster; stop it, and empty its data directory before it joins \
     again";
 
+/// What is said of a node that does not say itself what is wrong.
+const GETS_NOTHING: &str = "it lacks entries, and gets none";
+
 /// Who knows best: the leader of the latest term, or else the node that was asked.
 struct View<'t> {
     status: &'t OwnStatus,
@@ -174,14 +179,18 @@ impl<'t> View<'t> {
         let measured = peer.filter(|_| own.is_some());
         let skew_ms = measured.and_then(|peer| peer.clock_skew_ms);
         let skewed = skew_ms.filter(|skew| skew.abs() > SKEW_MAX_MS);
+        // A learner gets a whole state first, which may take a while.
+        let gets_nothing = member.is_some_and(|member| member.is_voter && member.is_stuck);
         let reason = match own {
             None => Some(
                 peer.and_then(|peer| peer.last_error.clone())
                     .unwrap_or_else(|| "it does not answer".to_owned()),
             ),
-            Some(own) => {
-                own.ill.clone().or_else(|| skewed.map(|skew| format!("its clock is off by {skew} ms")))
-            }
+            Some(own) => own
+                .ill
+                .clone()
+                .or_else(|| gets_nothing.then(|| GETS_NOTHING.to_owned()))
+                .or_else(|| skewed.map(|skew| format!("its clock is off by {skew} ms"))),
         };
         NodeReport {
             id: node.id.0,
@@ -196,6 +205,7 @@ impl<'t> View<'t> {
                 (Some(_), None) => ClusterHealth::Ok,
             },
             reason,
+            is_stuck: gets_nothing || own.is_some_and(|own| own.takes_no_writes),
             lag_entries: matched.map(|matched| self.status.last.saturating_sub(matched)),
             round_trip_ms: measured.and_then(|peer| peer.round_trip).map(|time| time.as_secs_f64() * 1e3),
             skew_ms,

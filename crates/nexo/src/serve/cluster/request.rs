@@ -89,6 +89,9 @@ pub(super) struct OwnStatus {
     pub(super) is_draining: bool,
     /// What is wrong with it.
     pub(super) ill: Option<String>,
+    /// Its disk is full, or its log has failed. Earlier builds do not say so.
+    #[serde(default)]
+    pub(super) takes_no_writes: bool,
     pub(super) leader: Option<u64>,
     pub(super) term: u64,
     pub(super) commit: u64,
@@ -103,6 +106,9 @@ pub(super) struct MemberShown {
     pub(super) is_voter: bool,
     /// The last entry that it has, if a leader tells.
     pub(super) matched: Option<u64>,
+    /// It lacks entries and gets none, if a leader tells. Earlier builds do not say so.
+    #[serde(default)]
+    pub(super) is_stuck: bool,
 }
 
 /// Asks over a connection, and waits for the answer.
