@@ -12,15 +12,13 @@ use axum::response::{IntoResponse, Response};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use nexo_broker::{Broker, Protocol};
-use nexo_net::{Ends, Gate, PeerStream, Place, TunnelHead, TunnelTls};
+use nexo_net::{Ends, Gate, LEADER_WITHIN, PeerStream, Place, TunnelHead, TunnelTls, Unserved};
 use nexo_types::NodeId;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::api::ApiError;
 
-/// How long a request waits for a leader and for the way to it: longer than an election takes.
-const LEADER_WITHIN: Duration = Duration::from_secs(5);
 /// Until a leader that could not be reached is tried again.
 const TRY_AGAIN: Duration = Duration::from_millis(100);
 
@@ -68,8 +66,8 @@ pub(crate) async fn forward(State(answering): State<Answering>, request: Request
                     tracing::debug!(%node, %error, "a request that was passed on failed");
                     unavailable(format!("node {node}, which leads, has not answered: {error}"))
                 }),
-                () = leads_no_more(&mut places, node) => {
-                    unavailable(format!("node {node} leads no more; what came of the request is not known"))
+                gone = leads_no_more(&mut places, node) => {
+                    unavailable(format!("{gone}; what came of the request is not known"))
                 }
             }
         }
@@ -106,7 +104,7 @@ async fn find(gate: &dyn Gate, places: &mut watch::Receiver<Place>, ends: Ends) 
     loop {
         let known = timeout_at(deadline, places.wait_for(|place| *place != Place::Nowhere)).await;
         let Ok(Ok(place)) = known.map(|known| known.map(|place| *place)) else {
-            return Answerer::Nobody("no leader is known".to_owned());
+            return Answerer::Nobody(Unserved::NobodyLeads.to_string());
         };
         let node = match place {
             Place::Here { .. } => return Answerer::ThisNode,
@@ -129,11 +127,21 @@ async fn find(gate: &dyn Gate, places: &mut watch::Receiver<Place>, ends: Ends) 
     }
 }
 
-/// Resolves when another node leads.
-async fn leads_no_more(places: &mut watch::Receiver<Place>, node: NodeId) {
-    let is_other = |place: &Place| *place != Place::Nowhere && *place != Place::Node(node);
-    if places.wait_for(is_other).await.is_err() {
-        std::future::pending::<()>().await;
+/// Resolves when a node is not waited for any more, and says why: another one leads, or nobody has been known to lead for long.
+async fn leads_no_more(places: &mut watch::Receiver<Place>, node: NodeId) -> String {
+    loop {
+        let Ok(place) = places.wait_for(|place| *place != Place::Node(node)).await.map(|place| *place) else {
+            return std::future::pending().await;
+        };
+        if place != Place::Nowhere {
+            return format!("node {node} leads no more");
+        }
+        // A leader that is not heard of for a moment may still lead.
+        match timeout(LEADER_WITHIN, places.changed()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(_)) => return std::future::pending().await,
+            Err(_) => return Unserved::NobodyLeads.to_string(),
+        }
     }
 }
 
@@ -187,6 +195,26 @@ fn unavailable(reason: String) -> Response {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Time passes at once when everybody waits.
+    #[tokio::test(start_paused = true)]
+    async fn a_leader_that_is_not_heard_of_is_waited_for_and_not_for_ever() {
+        let (led_by_2, place) = (Place::Node(NodeId(2)), watch::Sender::new(Place::Node(NodeId(2))));
+        let mut places = place.subscribe();
+        let waiting = tokio::spawn(async move { leads_no_more(&mut places, NodeId(2)).await });
+        for _ in 0..3 {
+            place.send_replace(Place::Nowhere);
+            sleep(LEADER_WITHIN / 2).await;
+            place.send_replace(led_by_2);
+            sleep(LEADER_WITHIN * 2).await;
+            assert!(!waiting.is_finished());
+        }
+        place.send_replace(Place::Nowhere);
+        assert_eq!(waiting.await.unwrap(), Unserved::NobodyLeads.to_string());
+        let mut places = place.subscribe();
+        place.send_replace(Place::Node(NodeId(3)));
+        assert_eq!(leads_no_more(&mut places, NodeId(2)).await, "node 2 leads no more");
+    }
 
     #[test]
     fn what_is_about_the_node_is_answered_by_it() {

@@ -1,6 +1,7 @@
 //! What every call passes before its service sees it: who may call at all, and how its requests come in.
 
 use std::convert::Infallible;
+use std::pin::pin;
 use std::task::{Context, Poll};
 
 use futures_util::future::BoxFuture;
@@ -13,6 +14,7 @@ use tonic::codegen::http::{HeaderMap, HeaderValue, Request, Response};
 use tower_layer::Layer;
 use tower_service::Service;
 
+use crate::deposed::answer_in;
 use crate::incoming::{Held, Incoming, Requests};
 use crate::listener::Peer;
 use crate::status::Failure;
@@ -54,7 +56,7 @@ where
     }
 
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
-        let peer = request.extensions().get::<Peer>().copied();
+        let peer = request.extensions().get::<Peer>().cloned();
         let held = Held::default();
         let requests = requests(request.uri().path());
         // Only what brings much keeps what it was sent. Another call may last, and must not keep memory for it.
@@ -71,16 +73,21 @@ where
         let inner = std::mem::replace(&mut self.inner, next);
         let (broker, logins) = (self.broker.clone(), self.logins.clone());
         Box::pin(async move {
-            let response = match let_in(&broker, &logins, peer, request).await {
-                Ok(request) => {
-                    let mut inner = inner;
-                    match actor(&request, peer) {
-                        Some(actor) => acting(actor, inner.call(request)).await,
-                        None => inner.call(request).await,
+            let peer = peer.as_ref();
+            // Pinned here: it is large, and would be moved otherwise.
+            let answering = pin!(async {
+                match let_in(&broker, &logins, peer, request).await {
+                    Ok(request) => {
+                        let mut inner = inner;
+                        match actor(&request, peer) {
+                            Some(actor) => acting(actor, inner.call(request)).await,
+                            None => inner.call(request).await,
+                        }
                     }
+                    Err(refused) => Ok(refused.into_http()),
                 }
-                Err(refused) => Ok(refused.into_http()),
-            };
+            });
+            let response = answer_in(peer.and_then(|peer| peer.tenure.clone()), answering).await;
             drop(kept);
             response
         })
@@ -97,7 +104,7 @@ fn is_from_page(headers: &HeaderMap) -> bool {
 }
 
 /// Who calls, for those who are told what he does.
-fn actor(request: &Request<Body>, peer: Option<Peer>) -> Option<Actor> {
+fn actor(request: &Request<Body>, peer: Option<&Peer>) -> Option<Actor> {
     let identity = request.extensions().get::<Identity>()?;
     Some(Actor { user: identity.name().as_str().to_owned(), from: peer.map(|peer| peer.address) })
 }
@@ -106,12 +113,15 @@ fn actor(request: &Request<Body>, peer: Option<Peer>) -> Option<Actor> {
 async fn let_in(
     broker: &Broker,
     logins: &Logins,
-    peer: Option<Peer>,
+    peer: Option<&Peer>,
     mut request: Request<Body>,
 ) -> Result<Request<Body>, Status> {
     if is_from_page(request.headers()) {
         broker.traffic().of(Protocol::Grpc).login_refused();
         return Err(Status::permission_denied("calls of web pages are not served"));
+    }
+    if let Some(why) = peer.and_then(|peer| peer.unserved) {
+        return Err(Failure::from(why).into());
     }
     if let Some(max) = peer.and_then(|peer| peer.limit_reached) {
         let text = format!("there are {max} connections, and no more are allowed; try again later");
@@ -243,6 +253,8 @@ mod tests {
                 address: from.parse().unwrap(),
                 is_tls: false,
                 limit_reached: None,
+                unserved: None,
+                tenure: None,
             });
         }
         if let Some(login) = login {

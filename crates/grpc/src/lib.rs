@@ -9,12 +9,14 @@
 //!   and `subscribe` are the two streams where the traffic is. `jobs` is all of job queues and budgets.
 //! - What a stranger could misuse: `listener` and `guard` say who may call and how long that may take, `access` which permission each call needs, `incoming` asks
 //!   for memory before a request is read, `codec` looks through it before it is decoded; `limits` has the figures.
+//! - In a cluster `deposed` ends the calls at a leader that leads no more.
 
 mod access;
 mod admin;
 pub mod client;
 mod codec;
 mod config;
+mod deposed;
 mod fields;
 mod greeting;
 mod guard;

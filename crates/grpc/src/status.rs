@@ -6,6 +6,7 @@ use nexo_broker::{
     ConfigError, CreateError, ExchangeError, JobCallError, PopError, PushError, QueueError, SettleError,
     SubscribeError,
 };
+use nexo_net::Unserved;
 use tonic::{Code, Status};
 
 use crate::proto;
@@ -190,6 +191,16 @@ impl Coded for JobCallError {
     }
 }
 
+impl Coded for Unserved {
+    fn code(&self) -> Code {
+        match self {
+            Self::NobodyLeads | Self::LeaderUnreachable | Self::AnotherLeads | Self::Deposed => {
+                Code::Unavailable
+            }
+        }
+    }
+}
+
 macro_rules! failure_from {
     ($($error:ty),*) => {$(
         impl From<$error> for Failure {
@@ -210,7 +221,8 @@ failure_from!(
     VhostError,
     ExchangeError<VhostError>,
     JobError,
-    JobCallError
+    JobCallError,
+    Unserved
 );
 
 #[cfg(test)]

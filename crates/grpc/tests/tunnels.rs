@@ -10,10 +10,10 @@ use std::sync::Arc;
 use common::{message, within};
 use nexo_access::{FirstUser, Logins};
 use nexo_broker::{Broker, BrokerOptions, Protocol};
-use nexo_grpc::client::Client;
+use nexo_grpc::client::{Client, Credentials};
 use nexo_grpc::proto;
 use nexo_log::disk::FaultyDisk;
-use nexo_net::{Gate, Listeners, OpeningTunnel, PeerStream, Place, TunnelHead, Tunnels};
+use nexo_net::{Gate, Listeners, OpeningTunnel, PeerStream, Place, TunnelHead, Tunnels, Unserved};
 use nexo_types::{NodeId, Term};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -110,7 +110,30 @@ async fn a_stream_of_a_leader_that_is_deposed_ends_and_does_not_hang() {
     }
     leader.gate.places.send_replace(Place::Nowhere);
     for mut stream in streams {
-        assert!(within(stream.message()).await.is_err(), "what comes after the first is not known");
+        let status = within(stream.message()).await.unwrap_err();
+        assert_eq!(status.code(), tonic::Code::Unavailable, "{status}");
+        assert_eq!(status.message(), Unserved::Deposed.to_string());
     }
+    // What comes after is not known, and the connections end as well: nobody is served over them.
+    within(async {
+        while leader.broker.connections().counts(Protocol::Grpc).open > 0 {
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+    })
+    .await;
     drop(held);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_where_nobody_leads_are_told_so_whoever_makes_them() {
+    let node = start(Place::Nowhere, Tunnels::default()).await;
+    let client = Client::connect(&node.url).await.unwrap();
+    let wrong = client.with(Credentials::password("guest", "wrong"));
+    for client in [client, wrong] {
+        let push =
+            proto::PushRequest { queue: "q".into(), messages: vec![message("x")], ..Default::default() };
+        let status = within(client.messages().push(push)).await.unwrap_err();
+        assert_eq!(status.code(), tonic::Code::Unavailable, "{status}");
+        assert_eq!(status.message(), Unserved::NobodyLeads.to_string());
+    }
 }

@@ -12,9 +12,9 @@ use tokio::net::TcpStream;
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use crate::gate::{Gatekeeper, Place, Tenure};
+use crate::gate::{Gatekeeper, Place, Tenure, Unserved};
 use crate::listeners::{Arrival, Listeners, Source};
-use crate::pass_on::{Way, pass_on};
+use crate::pass_on::{Returned, Way, pass_on};
 use crate::stream::Stream;
 use crate::tls::TlsPeer;
 
@@ -39,10 +39,12 @@ pub struct Accepted {
     pub permit: ConnectionPermit,
     /// How long this node serves clients, in a cluster.
     pub tenure: Option<Tenure>,
+    /// Why nobody serves it, if its client is to be told that and nothing else.
+    pub unserved: Option<Unserved>,
 }
 
-/// Runs `serve` for every connection of `listeners` until `shutdown` is done. Then closes the listeners, cancels `stop`,
-/// which the connections look at, and returns when the last of them has ended.
+/// Runs `serve` for every connection of `listeners` that is for this node, or for none, until `shutdown` is done. Then closes
+/// the listeners, cancels `stop`, which the connections look at, and returns when the last of them has ended.
 pub async fn serve_connections<S, F>(
     broker: &Broker,
     protocol: Protocol,
@@ -114,12 +116,13 @@ where
                 let passed = Box::pin(pass_on(way, Arrival { from, peer, tls }, self.protocol, permit));
                 let (serve, stop, protocol) = (Arc::clone(&self.serve), self.stop.clone(), self.protocol);
                 connections.spawn(async move {
-                    // It comes back if this node leads by now.
-                    let Some((Arrival { from, peer, tls }, permit, tenure)) = passed.await else { return };
+                    // It comes back if this node leads by now, or nobody does.
+                    let Some(Returned { arrival, permit, tenure, unserved }) = passed.await else { return };
+                    let Arrival { from, peer, tls } = arrival;
                     let arrival = Arrival { from: Source::Socket(from), peer, tls };
                     let accepted = Box::pin(secure(arrival, protocol, permit, Some(tenure), stop)).await;
                     if let Some(accepted) = accepted {
-                        serve(accepted).await;
+                        serve(Accepted { unserved, ..accepted }).await;
                     }
                 });
             }
@@ -139,8 +142,8 @@ where
         tenure: Option<Tenure>,
     ) {
         if arrival.tls.is_none() {
-            let accepted =
-                Accepted { stream: arrival.from.into(), peer: arrival.peer, tls: None, permit, tenure };
+            let (stream, peer) = (arrival.from.into(), arrival.peer);
+            let accepted = Accepted { stream, peer, tls: None, permit, tenure, unserved: None };
             connections.spawn((self.serve)(accepted));
             return;
         }
@@ -204,7 +207,7 @@ async fn secure(
     stop: CancellationToken,
 ) -> Option<Accepted> {
     let Some(tls) = tls else {
-        return Some(Accepted { stream: from.into(), peer, tls: None, permit, tenure });
+        return Some(Accepted { stream: from.into(), peer, tls: None, permit, tenure, unserved: None });
     };
     let presence = Arc::clone(permit.presence());
     let (stream, tls) = tokio::select! {
@@ -212,7 +215,7 @@ async fn secure(
         () = stop.cancelled() => return None,
         () = presence.asked_to_go() => return None,
     };
-    Some(Accepted { stream, peer, tls: Some(tls), permit, tenure })
+    Some(Accepted { stream, peer, tls: Some(tls), permit, tenure, unserved: None })
 }
 
 /// Closes a connection. Its client is told why, where its protocol has words for that and as far as it goes without waiting.

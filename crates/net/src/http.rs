@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, HttpBody as _};
+use axum::http::{HeaderValue, header};
 use futures_util::StreamExt as _;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -22,7 +23,8 @@ use crate::listeners::Listeners;
 
 /// How long a connection that is to make room for another may take for an answer that it has begun.
 const LEAVE_WITHIN: Duration = Duration::from_secs(30);
-/// How long a request may take that was begun by a leader which leads no more. What it does comes to nothing.
+/// How long a request may take that was begun by a leader which leads no more, and that its port does not end by itself. What it does
+/// comes to nothing.
 const DEPOSED_WITHIN: Duration = Duration::from_secs(2);
 
 /// How long a client may keep a port waiting. What a request's body may take is for whoever reads it to say.
@@ -49,7 +51,8 @@ pub struct Ends {
     pub is_tunnel: bool,
 }
 
-/// A port that speaks HTTP.
+/// A port that speaks HTTP. In a cluster a request has the [`Tenure`] of its connection among its extensions, in an [`Arc`]; and an
+/// [`Unserved`](crate::Unserved), if it is to be answered with that and nothing else.
 #[derive(Clone, Debug)]
 pub struct HttpPort {
     /// Counts the connections.
@@ -89,14 +92,26 @@ impl HttpPort {
         };
         let presence = connection.presence();
         let in_service = Arc::clone(&presence);
+        let (tenure, unserved) = (accepted.tenure.map(|tenure| Arc::new(tenure.of_one())), accepted.unserved);
+        let in_tenure = tenure.clone();
         let service = service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
             in_service.set_in_request(true);
             let mut request = request.map(Body::new);
             request.extensions_mut().insert(ends);
+            if let Some(tenure) = &in_tenure {
+                request.extensions_mut().insert(Arc::clone(tenure));
+            }
+            if let Some(why) = unserved {
+                request.extensions_mut().insert(why);
+            }
             let (presence, answer) = (Arc::clone(&in_service), router.clone().call(request));
             async move {
                 let working = Working(presence);
-                let Ok(answer) = answer.await;
+                let Ok(mut answer) = answer.await;
+                if unserved.is_some() {
+                    // The next request may be served, over another connection.
+                    answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+                }
                 // An answer whose length is not known is still being worked on.
                 let is_known = answer.body().size_hint().exact().is_some();
                 Ok::<_, Infallible>(if is_known {
@@ -126,8 +141,8 @@ impl HttpPort {
                     Err(_) => return,
                 }
             }
-            () = Tenure::until_over(accepted.tenure.as_ref()) => {
-                tracing::debug!(protocol = protocol.name(), %ends.peer, "connection ends: this node leads no more");
+            why = Tenure::until_over(tenure.as_deref()) => {
+                tracing::debug!(protocol = protocol.name(), %ends.peer, "connection ends: {why}");
                 serving.as_mut().graceful_shutdown();
                 match tokio::time::timeout(DEPOSED_WITHIN, serving).await {
                     Ok(ended) => ended,

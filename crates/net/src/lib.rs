@@ -22,7 +22,7 @@ mod tunnel;
 
 pub use accept::{Accepted, serve_connections};
 pub use connection::{Connection, ReadLimit, TimeLimits};
-pub use gate::{Gate, OpeningTunnel, Place, Tenure};
+pub use gate::{Gate, LEADER_WITHIN, OpeningTunnel, Place, Tenure, Unserved};
 pub use host::{is_for_this_machine, is_loopback_name};
 pub use http::{Ends, HttpLimits, HttpPort};
 pub use listeners::Listeners;

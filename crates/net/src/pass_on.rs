@@ -1,5 +1,6 @@
 //! A connection that is served on another node: this one takes it in, waits for a leader if there is none, and copies bytes
-//! both ways until either end or the leadership is gone.
+//! both ways until either end or the leadership is gone. If nobody leads for long, the connection goes to its port, which says so
+//! in its protocol.
 
 use std::io;
 use std::pin::Pin;
@@ -14,13 +15,11 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use crate::gate::{Course, Gate, Place, Tenure};
+use crate::gate::{Course, Gate, LEADER_WITHIN, Place, Tenure, Unserved};
 use crate::listeners::Arrival;
 use crate::peer_stream::PeerStream;
 use crate::tunnel::{TunnelHead, TunnelTls};
 
-/// How long a client waits for a leader and for the way to it: longer than an election takes.
-const LEADER_WITHIN: Duration = Duration::from_secs(5);
 /// Until a leader that could not be reached is tried again.
 const TRY_AGAIN: Duration = Duration::from_millis(100);
 /// How long a client may take to close its end once the leader has closed its own. Until then it reads the last that it was told.
@@ -46,15 +45,26 @@ pub(crate) struct Way {
 enum Next {
     ServeHere(Tenure),
     Through(PeerStream, Tenure),
+    TurnAway(Unserved, Tenure),
 }
 
-/// Serves a connection elsewhere, to its end. It comes back if this node has begun to lead while it waited.
+/// A connection that is for this node after all.
+pub(crate) struct Returned {
+    pub(crate) arrival: Arrival<TcpStream>,
+    pub(crate) permit: ConnectionPermit,
+    pub(crate) tenure: Tenure,
+    /// Why its client is told that it is not served, if this node does not lead either.
+    pub(crate) unserved: Option<Unserved>,
+}
+
+/// Serves a connection elsewhere, to its end. It comes back if this node has begun to lead while it waited, or if nobody can be
+/// reached who does.
 pub(crate) async fn pass_on(
     mut way: Way,
     arrival: Arrival<TcpStream>,
     protocol: Protocol,
     permit: ConnectionPermit,
-) -> Option<(Arrival<TcpStream>, ConnectionPermit, Tenure)> {
+) -> Option<Returned> {
     // One too many is told so where it is served, and here it is not.
     if permit.limit_reached().is_some() {
         return None;
@@ -71,7 +81,8 @@ pub(crate) async fn pass_on(
     };
     match next {
         None => None,
-        Some(Next::ServeHere(tenure)) => Some((arrival, permit, tenure)),
+        Some(Next::ServeHere(tenure)) => Some(Returned { arrival, permit, tenure, unserved: None }),
+        Some(Next::TurnAway(why, tenure)) => Some(Returned { arrival, permit, tenure, unserved: Some(why) }),
         Some(Next::Through(tunnel, tenure)) => {
             copy(arrival.from, tunnel, &head, &tenure, &presence, &way).await;
             None
@@ -80,33 +91,39 @@ pub(crate) async fn pass_on(
 }
 
 impl Way {
-    /// Finds out where a connection goes, and opens the way there. `None` if nobody serves it in time.
+    /// Finds out where a connection goes, and opens the way there. `None` if the port closes.
     async fn find(&mut self, head: TunnelHead) -> Option<Next> {
         let deadline = Instant::now() + LEADER_WITHIN;
         let (protocol, peer) = (head.protocol.name(), head.client);
         loop {
-            let known = self.courses.wait_for(|course| course.place != Place::Nowhere);
-            let Ok(Ok(course)) = timeout_at(deadline, known).await.map(|known| known.map(|it| it.clone()))
-            else {
-                tracing::info!(protocol, %peer, "connection closed: no leader is known");
-                return None;
-            };
-            let node = match course.place {
-                Place::Here { .. } => return Some(Next::ServeHere(course.tenure)),
+            let Course { place, tenure, awaited_until } = self.courses.borrow_and_update().clone();
+            let node = match place {
+                Place::Here { .. } => return Some(Next::ServeHere(tenure)),
                 Place::Node(node) => node,
-                Place::Nowhere => continue,
+                Place::Nowhere => {
+                    // Whoever comes when others have waited long enough need not wait as well.
+                    let waited = timeout_at(awaited_until.min(deadline), self.courses.changed()).await;
+                    match waited {
+                        Ok(Ok(())) => continue,
+                        Ok(Err(_)) => return None,
+                        Err(_) => {
+                            tracing::info!(protocol, %peer, "connection is turned away: no leader is known");
+                            return Some(Next::TurnAway(Unserved::NobodyLeads, tenure));
+                        }
+                    }
+                }
             };
             let error = match timeout_at(deadline, self.gate.open(node, head)).await {
                 Ok(Ok(stream)) => {
                     tracing::debug!(protocol, %peer, %node, "connection is passed on");
-                    return Some(Next::Through(stream, course.tenure));
+                    return Some(Next::Through(stream, tenure));
                 }
                 Ok(Err(error)) => error,
                 Err(_) => io::ErrorKind::TimedOut.into(),
             };
             if Instant::now() + TRY_AGAIN >= deadline {
-                tracing::info!(protocol, %peer, %node, %error, "connection closed: the leader cannot be reached");
-                return None;
+                tracing::info!(protocol, %peer, %node, %error, "connection is turned away: the leader cannot be reached");
+                return Some(Next::TurnAway(Unserved::LeaderUnreachable, tenure));
             }
             tokio::select! {
                 () = sleep(TRY_AGAIN) => {}
@@ -116,7 +133,8 @@ impl Way {
     }
 }
 
-/// Copies both ways until one end is gone, the leader has changed or the port closes.
+/// Copies both ways until one end is gone, the leader has changed, none has been known for long, or the port closes. What goes through
+/// is not understood here, so its client is told nothing: it connects again, and is told then.
 async fn copy(
     mut client: TcpStream,
     mut tunnel: PeerStream,
@@ -136,7 +154,7 @@ async fn copy(
     };
     let why = tokio::select! {
         _ = copy_bidirectional_with_sizes(&mut client, &mut tunnel, bytes, bytes) => "one end is gone",
-        () = tenure.over_or_closed.cancelled() => "the leader has changed, or the port closes",
+        () = tenure.over_or_closed.cancelled() => "the leader has changed or is lost, or the port closes",
         () = presence.asked_to_go() => "another needs its place",
         () = lingered => "the client does not close its end",
     };
@@ -194,8 +212,9 @@ impl AsyncWrite for Noted<'_> {
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    use axum::Router;
+    use axum::http::StatusCode;
     use axum::routing::get;
+    use axum::{Extension, Router};
     use nexo_broker::{Broker, BrokerOptions};
     use nexo_log::disk::FaultyDisk;
     use nexo_types::{NodeId, Term};
@@ -260,7 +279,12 @@ mod tests {
             begun.fetch_add(1, Ordering::Relaxed);
             std::future::pending::<&'static str>()
         };
-        let router = Router::new().route("/", get(async || "served")).route("/never", get(never));
+        // As a port does that has words for it.
+        let answer = async |unserved: Option<Extension<Unserved>>| match unserved {
+            Some(Extension(why)) => (StatusCode::SERVICE_UNAVAILABLE, why.to_string()),
+            None => (StatusCode::OK, "served".to_owned()),
+        };
+        let router = Router::new().route("/", get(answer)).route("/never", get(never));
         let hour = Duration::from_secs(3600);
         let limits = HttpLimits { idle: hour, head: hour, write_stall: hour };
         let stop = CancellationToken::new();
@@ -292,17 +316,56 @@ mod tests {
         }
     }
 
+    /// Asks, and reads until the connection is closed.
+    async fn turned_away(node: &Node) -> String {
+        let mut client = node.connect().await;
+        client.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains("connection: close"), "{answer}");
+        answer
+    }
+
     /// Time passes at once when everybody waits.
     #[tokio::test(start_paused = true)]
-    async fn a_client_is_not_kept_waiting_for_a_leader_for_ever() {
+    async fn a_client_is_told_by_its_port_that_nobody_leads() {
+        let began = Instant::now();
         let node = start(Place::Nowhere, Tunnels::default(), 8).await;
-        let mut client = node.connect().await;
-        assert_eq!(client.read(&mut [0]).await.unwrap_or(0), 0);
-        // Nor for one that cannot be reached.
+        let told = turned_away(&node).await;
+        assert!(told.ends_with(&Unserved::NobodyLeads.to_string()), "{told}");
+        assert!(began.elapsed() >= LEADER_WITHIN && began.elapsed() < 2 * LEADER_WITHIN);
+        // The next one need not wait as long again.
+        let began = Instant::now();
+        turned_away(&node).await;
+        assert!(began.elapsed() < LEADER_WITHIN);
+        // One that cannot be reached is tried for as long.
         node.gate.places.send_replace(FOLLOWS);
-        let mut client = node.connect().await;
-        assert_eq!(client.read(&mut [0]).await.unwrap_or(0), 0);
+        let told = turned_away(&node).await;
+        assert!(told.ends_with(&Unserved::LeaderUnreachable.to_string()), "{told}");
+        // And whoever comes when somebody leads is served.
+        node.gate.places.send_replace(LEADS);
+        assert!(ask(&mut node.connect().await, "/").await.ends_with("served"));
         until(|| node.open() == 0).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_request_hangs_at_a_leader_that_is_not_heard_of() {
+        let leader = start(LEADS, Tunnels::default(), 8).await;
+        let follower = start(FOLLOWS, leader.tunnels.clone(), 8).await;
+        let mut client = follower.connect().await;
+        let began = Instant::now();
+        let lost = async {
+            until(|| leader.unanswered.load(Ordering::Relaxed) == 1).await;
+            follower.gate.places.send_replace(Place::Nowhere);
+        };
+        let (answer, ()) = tokio::join!(ask(&mut client, "/never"), lost);
+        assert_eq!(answer, "", "what came of it is not known");
+        assert!(began.elapsed() >= LEADER_WITHIN && began.elapsed() < 2 * LEADER_WITHIN);
+        let told = turned_away(&follower).await;
+        assert!(told.ends_with(&Unserved::NobodyLeads.to_string()), "{told}");
+        // It is back without a restart.
+        follower.gate.places.send_replace(FOLLOWS);
+        assert!(ask(&mut follower.connect().await, "/").await.ends_with("served"));
     }
 
     #[tokio::test(start_paused = true)]

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use nexo_broker::{Alarm, QueueError};
+use nexo_net::Unserved;
 
 /// An answer that says what went wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -180,6 +181,12 @@ impl Fault {
     pub(crate) fn attribute_value(name: &str) -> Self {
         let message = format!("Invalid value for the parameter {name}.");
         Self::new(FaultCode::InvalidAttributeValue, message)
+    }
+}
+
+impl From<Unserved> for Fault {
+    fn from(why: Unserved) -> Self {
+        Self::new(FaultCode::ServiceUnavailable, why.to_string())
     }
 }
 

@@ -13,7 +13,7 @@ use axum::response::Response as HttpResponse;
 use bytes::Bytes;
 use nexo_access::{Identity, UserName};
 use nexo_broker::{Actor, IntakeHold, LoginFacts, acting};
-use nexo_net::Ends;
+use nexo_net::{Ends, Tenure, Unserved};
 use nexo_types::VhostName;
 
 use crate::clock::now;
@@ -74,7 +74,17 @@ pub(crate) async fn handle(
         return http_response(Style::Xml, StatusCode::NOT_FOUND, &request_id, body);
     }
     let peer = ends.peer;
-    let answered = answer(&service, ends, protocol, request).await;
+    let unserved = request.extensions().get::<Unserved>().copied();
+    let tenure = request.extensions().get::<Arc<Tenure>>().cloned();
+    let answered = match unserved {
+        Some(why) => Err(turned_away(&service, why, request).await),
+        None => tokio::select! {
+            // First, since an answer of one who leads no more, and has thrown its memory away, would be wrong.
+            biased;
+            why = Tenure::until_over(tenure.as_deref()) => Err(why.into()),
+            answered = answer(&service, ends, protocol, request) => answered,
+        },
+    };
     if let Err(fault) = &answered
         && fault.code.is_refused_login()
     {
@@ -108,6 +118,13 @@ pub(crate) async fn handle(
             response
         }
     }
+}
+
+/// What a request is told that no node of the cluster serves.
+async fn turned_away(service: &Service, why: Unserved, request: Request) -> Fault {
+    // The connection is closed after the answer. A client that is still sending then would not read it.
+    let _ = request_body::read(request.into_body(), service.limits().request_bytes, service.intake()).await;
+    why.into()
 }
 
 async fn answer(

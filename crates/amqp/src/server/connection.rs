@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::{Buf, BytesMut};
 use nexo_access::Ended;
 use nexo_broker::{Actor, ConnectionFacts, OpenConnection, Protocol, VhostStay, acting};
-use nexo_net::{ReadHalf, Stream, WriteHalf};
+use nexo_net::{ReadHalf, Stream, Tenure, Unserved, WriteHalf};
 use tokio::io::AsyncWriteExt;
 use tokio::time::{Instant, Sleep, sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -29,14 +29,22 @@ use super::timing::{IDLE_TICK, Life};
 /// As RabbitMQ has it: a client that does not get further holds a socket for nothing.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 
-/// Serves one connection to its end. If it is one too many, `limit_reached` says how many there may be.
-pub(super) async fn run(
-    shared: Arc<ServerState>,
-    socket: Stream,
-    origin: Origin,
-    limit_reached: Option<usize>,
-    stop: CancellationToken,
-) {
+/// Whether a connection is served, and how long.
+#[derive(Debug)]
+pub(super) struct Terms {
+    /// How many connections there may be, if this is one too many.
+    pub(super) limit_reached: Option<usize>,
+    /// Why no node of its cluster serves it, if that is so.
+    pub(super) unserved: Option<Unserved>,
+    /// How long this node leads, in a cluster.
+    pub(super) tenure: Option<Tenure>,
+    /// Cancelled when that is over, and when the broker stops.
+    pub(super) stop: CancellationToken,
+}
+
+/// Serves one connection to its end, or tells its client why not.
+pub(super) async fn run(shared: Arc<ServerState>, socket: Stream, origin: Origin, terms: Terms) {
+    let Terms { limit_reached, unserved, tenure, stop } = terms;
     let (peer, is_tls) = (origin.address, origin.tls.is_some());
     // Frames are collected before they are written, so waiting for more to send would only cost time.
     let _ = socket.set_nodelay();
@@ -55,6 +63,7 @@ pub(super) async fn run(
         origin,
         shared: &shared,
         limit_reached,
+        unserved,
         vhost_deleted: ends.clone(),
     };
     let opened = tokio::select! {
@@ -96,6 +105,7 @@ pub(super) async fn run(
         read_size,
         next_read_max: None,
         direct: None,
+        tenure,
         stop,
         ends,
         stay: opened.stay,
@@ -168,6 +178,8 @@ struct Connection {
     next_read_max: Option<usize>,
     /// The body frame that is read to its place.
     direct: Option<Direct>,
+    /// Says why this node leads no more, in a cluster.
+    tenure: Option<Tenure>,
     stop: CancellationToken,
     /// Cancelled when the broker stops, the virtual host of the connection is deleted, or somebody wants it to end.
     ends: CancellationToken,
@@ -229,7 +241,7 @@ impl Connection {
             // While it is paused, messages are handed out all the same: acknowledgements may have become due.
             let awaits = if self.session.pace.is_behind() { self.session.awaits() } else { Awaits::NoAcks };
             let (room, direct) = ((self.read_size.bytes(), self.input_max()), self.direct);
-            let Self { session, reader, writer, input, stop, ends, user_gone, tick, .. } = self;
+            let Self { session, reader, writer, input, tenure, stop, ends, user_gone, tick, .. } = self;
             let has_bytes = !session.out.is_empty() || writer.holds_bytes();
             let (channels, broker) = (&mut session.channels, &session.shared.broker);
             let incoming = async {
@@ -282,7 +294,8 @@ impl Connection {
                 () = ends.cancelled(), if !ending => {
                     ending = true;
                     if stop.is_cancelled() || session.shown.close_reason().is_some() {
-                        self.session.force_end(now());
+                        let unserved = tenure.as_ref().and_then(Tenure::why);
+                        self.session.force_end(now(), unserved);
                     } else {
                         self.session.vhost_deleted(now());
                     }

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::time::Instant;
 
 use nexo_broker::{QueueError, Written};
+use nexo_net::Unserved;
 
 use super::error::Refusal;
 use super::leaving::Leaving;
@@ -85,11 +86,14 @@ impl Session {
         ]);
     }
 
-    /// Ends the connection because somebody asked for that, or the broker stops.
-    pub(super) fn force_end(&mut self, now: Instant) {
+    /// Ends the connection because somebody asked for that, this node leads no more, or the broker stops.
+    pub(super) fn force_end(&mut self, now: Instant, unserved: Option<Unserved>) {
         self.now = now;
-        let shutdown = "broker forced connection closure with reason 'shutdown'";
-        let text = self.shown.close_reason().unwrap_or(shutdown).to_owned();
+        let text = match (self.shown.close_reason(), unserved) {
+            (Some(reason), _) => reason.to_owned(),
+            (None, Some(why)) => why.to_string(),
+            (None, None) => "broker forced connection closure with reason 'shutdown'".to_owned(),
+        };
         self.close(&Refusal::new(ReplyCode::ConnectionForced, text));
         // What it waits for may never come: a disk that hangs. As long again as its client may take to agree.
         self.end_within(2 * self.shared.options.close_max);

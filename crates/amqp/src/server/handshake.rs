@@ -5,7 +5,7 @@ use std::io;
 use bytes::{Bytes, BytesMut};
 use nexo_access::{Identity, LoginError, Presence};
 use nexo_broker::{EnterError, LoginFacts, Protocol, VhostStay};
-use nexo_net::{ReadHalf, WriteHalf};
+use nexo_net::{ReadHalf, Unserved, WriteHalf};
 use nexo_types::VhostName;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_util::sync::CancellationToken;
@@ -84,6 +84,8 @@ pub(super) struct Handshake<'a> {
     pub(super) shared: &'a ServerState,
     /// How many connections there are, if this is one too many.
     pub(super) limit_reached: Option<usize>,
+    /// Why no node of the cluster serves it, if that is so.
+    pub(super) unserved: Option<Unserved>,
     /// Cancelled when the virtual host that it opens is deleted.
     pub(super) vhost_deleted: CancellationToken,
 }
@@ -113,16 +115,22 @@ impl Handshake<'_> {
             locales: b"en_US",
         })
         .await?;
+        if let Some(why) = self.unserved {
+            return self.turn_away(why).await;
+        }
         let (identity, abilities, told) = self.log_in().await?;
-        let offer = connection::Tune {
-            channel_max: self.shared.options.channel_max.get(),
-            frame_max: FRAME_MAX_BYTES,
-            heartbeat: HEARTBEAT_SECS,
-        };
-        self.send(&offer).await?;
         let limits = self.tune().await?;
         let (presence, stay) = self.open(&identity, limits.frame_max).await?;
         Ok(Opened { presence, limits, abilities, stay, told })
+    }
+
+    /// Says why no node serves this connection, where clients expect that one may be refused. No login is looked at: what this node
+    /// knows of users may be of the past, and whoever guesses passwords learns nothing.
+    async fn turn_away(&mut self, why: Unserved) -> Result<Opened, Failure> {
+        self.method_payload(FrameMax::LOGIN).await?;
+        let limits = self.tune().await?;
+        self.method_payload(limits.frame_max).await?;
+        Err(Refusal::new(ReplyCode::ConnectionForced, why.to_string()).of(connection::Open::ID).into())
     }
 
     async fn read_header(&mut self) -> Result<(), Failure> {
@@ -207,6 +215,12 @@ impl Handshake<'_> {
     }
 
     async fn tune(&mut self) -> Result<Limits, Failure> {
+        let offer = connection::Tune {
+            channel_max: self.shared.options.channel_max.get(),
+            frame_max: FRAME_MAX_BYTES,
+            heartbeat: HEARTBEAT_SECS,
+        };
+        self.send(&offer).await?;
         let payload = self.method_payload(FrameMax::BEFORE_TUNE).await?;
         let Method::Connection(ConnectionMethod::TuneOk(asked)) = decode(&payload)? else {
             return Err(out_of_place().into());

@@ -8,7 +8,7 @@ use nexo_broker::{Broker, Protocol};
 use nexo_net::{Accepted, Listeners, serve_connections};
 use tokio_util::sync::CancellationToken;
 
-use super::connection;
+use super::connection::{self, Terms};
 use super::login::Origin;
 use super::options::Options;
 use super::shared::ServerState;
@@ -30,11 +30,12 @@ pub async fn serve(
     let shared = Arc::new(ServerState::new(&broker, logins, options));
     let stop = CancellationToken::new();
     let to_stop = stop.clone();
-    let serve = move |Accepted { stream, peer, tls, permit, tenure }| {
+    let serve = move |Accepted { stream, peer, tls, permit, tenure, unserved }| {
         let origin = Origin { address: peer, tls };
-        // A leader that is deposed tells its clients what one that stops tells them: they connect again.
-        let stop = tenure.map_or_else(|| to_stop.clone(), |tenure| tenure.over_or_closed);
-        let run = connection::run(Arc::clone(&shared), stream, origin, permit.limit_reached(), stop);
+        // Clients of a leader that is deposed connect again, as those of one that stops.
+        let stop = tenure.as_ref().map_or_else(|| to_stop.clone(), |tenure| tenure.over_or_closed.clone());
+        let terms = Terms { limit_reached: permit.limit_reached(), unserved, tenure, stop };
+        let run = connection::run(Arc::clone(&shared), stream, origin, terms);
         async move {
             run.await;
             drop(permit);

@@ -47,6 +47,8 @@ pub(crate) enum TicketError {
     #[error(transparent)]
     Log(#[from] LogError),
     /// It and everything that was proposed after it is discarded. The log of one node does not do that.
-    #[error("the change is lost: it was discarded before it was safe")]
+    #[error(
+        "this node has lost leadership before a majority of the cluster had the change: what came of it is not known"
+    )]
     Lost,
 }

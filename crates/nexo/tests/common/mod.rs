@@ -199,6 +199,11 @@ impl Server {
         address(&self.ready, "amqp")
     }
 
+    /// The address of SQS, if the broker was started with `--sqs`.
+    pub fn sqs(&self) -> String {
+        address(&self.ready, "sqs")
+    }
+
     /// A command against this broker, not yet started.
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = nexo();

@@ -48,6 +48,7 @@ impl Node {
 pub fn serve(secret: &Path, data: &Path, args: &[String]) -> Server {
     let mut command = serve_command(data);
     command.env("NEXO_CLUSTER_SECRET_FILE", secret).env("NEXO_AMQP", "127.0.0.1:0").args(args);
+    command.env("NEXO_SQS", "127.0.0.1:0");
     // So that little data is in several.
     command.env("NEXO_SEGMENT_BYTES", "1MiB");
     Server::start_by(command, data)

@@ -267,7 +267,7 @@ impl Rig {
 
     pub(super) fn shut_down(&mut self) {
         let _entered = self.runtime.enter();
-        self.session.force_end(self.now);
+        self.session.force_end(self.now, None);
     }
 
     /// The client is gone.

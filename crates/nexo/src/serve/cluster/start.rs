@@ -191,7 +191,7 @@ async fn until_led(replication: &Replication) {
     let led = role.wait_for(|role| !matches!(role, Role::Following { leader: None }));
     if tokio::time::timeout(LEADER_MAX, led).await.is_err() {
         tracing::warn!(
-            "no node leads the cluster after {} s: clients wait until a majority of its nodes is up",
+            "no node leads the cluster after {} s: clients are turned away until a majority of its nodes is up",
             LEADER_MAX.as_secs()
         );
     }
