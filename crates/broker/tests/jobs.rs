@@ -67,6 +67,45 @@ async fn take(broker: &Broker, wait: Duration) -> Option<Handed> {
     broker.take_jobs(&deals(), "worker", None, 1, wait).await.unwrap().pop()
 }
 
+/// A worker that waits for a job of a queue, and tells the key of the one it gets.
+async fn a_waiting_worker(broker: &Broker, queue: &JobQueueName) -> tokio::task::JoinHandle<Option<String>> {
+    let (waiting, queue, before) = (broker.clone(), queue.clone(), broker.waiting_workers());
+    let worker = tokio::spawn(async move {
+        let handed = waiting.take_jobs(&queue, "worker", None, 1, LONG).await.unwrap().pop()?;
+        Some(handed.body.key.to_string())
+    });
+    while broker.waiting_workers() == before {
+        tokio::task::yield_now().await;
+    }
+    worker
+}
+
+/// A request that costs so many tokens, by somebody of a class.
+fn request_of(key: &str, cost: u64, class: &str) -> JobRequest {
+    let waiter = WaiterRequest { class: class.into(), ..waiter(&format!("who wants {key}"), Reply::Call) };
+    JobRequest { cost: Some(cost), ..request(key, Some(waiter)) }
+}
+
+/// A budget with so many tokens, of which no more come, and queues that it pays for.
+async fn with_tokens(initial: u64, queues: &[&JobQueueName]) -> Broker {
+    let broker = open(&MemoryDisk::new());
+    broker.put_budget(&api(), BudgetConfig { initial, ..BudgetConfig::default() }).await.unwrap();
+    for queue in queues {
+        let config = JobQueueConfig { budget: Some(api()), ..JobQueueConfig::default() };
+        broker.put_job_queue(queue, config).await.unwrap();
+    }
+    broker
+}
+
+/// Holds that time is brought to job queues only when there is something to do.
+async fn nobody_polls(broker: &Broker) {
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let before = broker.job_ticks();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let ticks = broker.job_ticks() - before;
+    assert!(ticks <= 3, "the thread of job queues looked {ticks} times for nothing");
+}
+
 async fn complete(broker: &Broker, handed: &Handed, result: &Value) {
     let result = Bytes::from(result.to_string());
     broker.complete_job(handed.receipt, result, None, TokenReport::default()).await.unwrap();
@@ -165,6 +204,68 @@ async fn a_worker_that_waits_wakes_when_tokens_arrive() {
     }
     let (budget, _) = broker.budget(&api()).unwrap();
     assert_eq!((budget.used_total(), budget.reserved()), (8, 0));
+    broker.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_polls_while_a_job_waits_behind_a_dear_one_of_another_queue() {
+    let other = JobQueueName::new("other").unwrap();
+    let broker = with_tokens(3, &[&other, &deals()]).await;
+    let (dear, cheap) = (a_waiting_worker(&broker, &deals()).await, a_waiting_worker(&broker, &other).await);
+    broker.ask_job(&deals(), &request_of("dear", 5, "business")).await.unwrap();
+    broker.ask_job(&other, &request_of("cheap", 1, "free")).await.unwrap();
+    nobody_polls(&broker).await;
+    assert_eq!(broker.waiting_workers(), 2, "three tokens pay for the cheap one, whose turn it is not");
+    broker.grant_tokens(&api(), 2, None).await.unwrap();
+    assert_eq!(dear.await.unwrap().unwrap(), "dear");
+    nobody_polls(&broker).await;
+    broker.grant_tokens(&api(), 1, None).await.unwrap();
+    assert_eq!(cheap.await.unwrap().unwrap(), "cheap");
+    broker.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_waited_behind_another_queue_goes_when_nobody_would_work_on_that_one() {
+    let other = JobQueueName::new("other").unwrap();
+    for is_cancelled in [false, true] {
+        let broker = with_tokens(3, &[&other, &deals()]).await;
+        let dear = a_waiting_worker(&broker, &deals()).await;
+        let cheap = a_waiting_worker(&broker, &other).await;
+        let asked = broker.ask_job(&deals(), &request_of("dear", 5, "business")).await.unwrap();
+        broker.ask_job(&other, &request_of("cheap", 1, "free")).await.unwrap();
+        nobody_polls(&broker).await;
+        if is_cancelled {
+            broker.cancel_job(asked.job).await.unwrap();
+        } else {
+            dear.abort();
+        }
+        assert_eq!(cheap.await.unwrap().unwrap(), "cheap");
+        broker.shutdown().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dear_job_is_paid_at_last_where_cheap_ones_of_another_queue_keep_coming() {
+    let other = JobQueueName::new("other").unwrap();
+    let broker = with_tokens(0, &[&other, &deals()]).await;
+    // All that it ever holds is what the dear one costs.
+    let refill = Some(Refill { tokens: 1, every: Millis(5) });
+    let config = BudgetConfig { initial: 0, capacity: Some(5), refill };
+    broker.put_budget(&api(), config).await.unwrap();
+    for number in 0..1_000 {
+        broker.ask_job(&other, &request_of(&format!("cheap {number}"), 1, "free")).await.unwrap();
+    }
+    let cheap = broker.clone();
+    let taking = tokio::spawn(async move {
+        while !cheap.take_jobs(&other, "worker", None, 1, LONG).await.unwrap().is_empty() {}
+    });
+    let reserved = || broker.budget(&api()).unwrap().0.reserved();
+    eventually("what there was is spent", || reserved() > 5).await;
+    broker.ask_job(&deals(), &request_of("dear", 5, "business")).await.unwrap();
+    let dear = a_waiting_worker(&broker, &deals()).await;
+    assert_eq!(dear.await.unwrap().unwrap(), "dear");
+    assert!(reserved() < 1_000, "there are still cheap ones");
+    taking.abort();
     broker.shutdown().await;
 }
 

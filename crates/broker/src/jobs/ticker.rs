@@ -2,7 +2,7 @@
 //! clock, and tokens that arrive for workers that wait.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -30,6 +30,8 @@ const SLEEP_MAX: Duration = Duration::from_secs(60);
 pub(super) struct Ticker {
     signal: Arc<Signal>,
     thread: Mutex<Option<JoinHandle<()>>>,
+    /// How often it has looked.
+    ticks: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -67,6 +69,11 @@ impl Ticker {
         };
         *self.thread.lock() = Some(shared.threads.spawn(NAME, run)?);
         Ok(())
+    }
+
+    /// How often it has looked.
+    pub(super) fn ticks(&self) -> u64 {
+        self.ticks.load(Ordering::Relaxed)
     }
 
     /// Has it look at this moment, or before.
@@ -119,6 +126,7 @@ impl Signal {
 impl Shared {
     /// Does what time brings, in slices, and says when to look again.
     fn tick_jobs(self: &Arc<Self>) -> Timestamp {
+        self.jobs.ticker.ticks.fetch_add(1, Ordering::Relaxed);
         let soon = |wait: Duration| self.clock.now().plus(wait.into());
         if self.journal.standing() != Standing::Serving {
             // Another node brings them time. Whoever is elected is woken.

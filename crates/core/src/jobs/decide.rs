@@ -265,6 +265,7 @@ impl Jobs {
         }
         let budget = queue.budget.and_then(|id| self.budgets.get(&id));
         let mut level = budget.map_or(i64::MAX, |budget| budget.level(now));
+        let ahead = self.ahead_of(queue);
         let until = now.plus(lease.unwrap_or(queue.config.lease));
         // Jobs of the same key are not handed out together, so each of them is passed over behind the first.
         let mut taken: Vec<&str> = Vec::new();
@@ -300,10 +301,12 @@ impl Jobs {
             if taken.contains(&job.key()) {
                 continue;
             }
-            let is_paid = job.cost == 0 || level >= job.cost as i64;
-            if !is_paid || self.is_held_up(now, queue, score, job) {
+            let before = if job.cost == 0 { 0 } else { ahead.cost_before((score, job.created_at)) };
+            let needed = job.cost.saturating_add(before);
+            if needed > 0 && level < i64::try_from(needed).unwrap_or(i64::MAX) {
                 if outcome.jobs.is_empty() {
-                    outcome.again_at = budget.and_then(|budget| budget.pays_at(now, job.cost));
+                    outcome.again_at = budget.and_then(|budget| budget.pays_at(now, needed));
+                    outcome.is_behind = before > 0;
                 }
                 break;
             }
@@ -328,25 +331,25 @@ impl Jobs {
         Ok((records, JobAnswer::Taken(outcome)))
     }
 
-    /// Whether a more urgent job of another queue waits for tokens of the same budget. Without this, a queue with cheap jobs
+    /// What the first jobs of other queues with the same budget cost, for which workers wait. Without this, a queue with cheap jobs
     /// would never let a dear one of another queue have its turn.
-    fn is_held_up(&self, now: Timestamp, queue: &JobQueue, score: Score, job: &Job) -> bool {
-        if job.cost == 0 || queue.config.overtake == Overtake::Affordable {
-            return false;
+    fn ahead_of(&self, queue: &JobQueue) -> Ahead {
+        if queue.budget.is_none() || queue.config.overtake == Overtake::Affordable {
+            return Ahead::default();
         }
-        let Some(budget) = queue.budget.and_then(|id| self.budgets.get(&id)) else { return false };
-        self.queues.values().any(|other| {
+        let is_rival = |other: &&JobQueue| {
             other.id != queue.id
                 && other.budget == queue.budget
-                && other.is_wanted
                 && !other.config.paused
                 && other.config.overtake == Overtake::Never
-                && other.first().and_then(|(at, number)| Some((at, other.jobs.get(number)?))).is_some_and(
-                    |(at, first)| {
-                        (at, first.created_at) < (score, job.created_at) && !budget.pays(now, first.cost)
-                    },
-                )
-        })
+        };
+        let first = |other: &JobQueue| {
+            let (score, number) = other.first()?;
+            let job = other.jobs.get(number)?;
+            Some(((score, job.created_at), job.cost))
+        };
+        let others = self.wanted.iter().filter_map(|id| self.queues.get(id)).filter(is_rival);
+        Ahead(others.filter_map(first).collect())
     }
 
     /// The job that a receipt is for, if it is still held.
@@ -464,6 +467,21 @@ impl JobQueue {
         let running = running.map(|number| (number, AskedState::JoinedRunning));
         let pending = pending.map(|number| (number, AskedState::Joined));
         cached.or(running).or(pending)
+    }
+}
+
+/// How urgent a job is among those of other queues.
+type Rank = (Score, Timestamp);
+
+/// The first jobs of other queues, and what they cost.
+#[derive(Debug, Default)]
+struct Ahead(Vec<(Rank, u64)>);
+
+impl Ahead {
+    /// What those cost that are more urgent. A budget that pays for them and one more need not hold that one up.
+    fn cost_before(&self, rank: Rank) -> u64 {
+        let before = self.0.iter().filter(|(other, _)| *other < rank);
+        before.fold(0, |sum, (_, cost)| sum.saturating_add(*cost))
     }
 }
 

@@ -45,8 +45,6 @@ pub struct JobQueue {
     bands: Vec<u64>,
     /// No pending job has a lower number.
     pub(super) oldest: u64,
-    /// Whether workers wait for jobs.
-    pub(super) is_wanted: bool,
 }
 
 /// How many pending jobs have a score in a band.
@@ -99,7 +97,6 @@ impl JobQueue {
             costs: BTreeMap::new(),
             bands: Vec::new(),
             oldest: 0,
-            is_wanted: false,
         };
         queue.configure(config, budget);
         queue

@@ -17,6 +17,8 @@ pub struct Jobs {
     pub(super) queue_names: BTreeMap<JobQueueName, JobQueueId>,
     pub(super) budgets: BTreeMap<BudgetId, Budget>,
     pub(super) budget_names: BTreeMap<BudgetName, BudgetId>,
+    /// Queues for whose jobs workers wait. Not durable.
+    pub(super) wanted: BTreeSet<JobQueueId>,
     /// Ids are not given twice.
     pub(super) next_queue: u32,
     pub(super) next_budget: u32,
@@ -99,8 +101,10 @@ impl Jobs {
     /// Says that workers wait for jobs of a queue, or none any more. Among queues that share a budget, those for which nobody
     /// waits do not hold up the others.
     pub fn set_wanted(&mut self, queue: JobQueueId, is_wanted: bool) {
-        if let Some(queue) = self.queues.get_mut(&queue) {
-            queue.is_wanted = is_wanted;
+        if is_wanted {
+            self.wanted.insert(queue);
+        } else {
+            self.wanted.remove(&queue);
         }
     }
 

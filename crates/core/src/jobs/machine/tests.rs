@@ -8,7 +8,7 @@ use nexo_types::{BudgetName, JobId, JobQueueName, Millis, QueueName, Timestamp};
 use super::*;
 use crate::jobs::{
     Asked, AskedState, BudgetConfig, Handed, JobBody, JobState, NewJob, Outcome, Overtake, Receipt, Refill,
-    Reply, Settled, TokenReport, Waiter, WhileRunning,
+    Reply, Settled, TakeOutcome, TokenReport, Waiter, WhileRunning,
 };
 
 pub(super) const MINUTE: u64 = 60_000;
@@ -661,6 +661,40 @@ fn a_dear_job_is_not_starved_by_another_queue_of_the_same_budget() {
     shop.jobs.set_wanted(deals, false);
     let JobAnswer::Taken(outcome) = shop.give(take).unwrap() else { panic!() };
     assert_eq!(outcome.jobs.len(), 1, "nobody would work on that one");
+}
+
+#[test]
+fn a_job_behind_those_of_other_queues_knows_when_tokens_are_left_for_it() {
+    let refill = Some(Refill { tokens: 1, every: Millis(1000) });
+    let config = BudgetConfig { initial: 3, capacity: Some(12), refill };
+    let mut shop = Shop::paid_by(config, JobQueueConfig::default());
+    let take = |shop: &mut Shop, queue: &JobQueueName| {
+        let take = JobCommand::Take { queue: queue.clone(), worker: "w".into(), lease: None, max: 1 };
+        let JobAnswer::Taken(outcome) = shop.give(take).unwrap() else { panic!() };
+        outcome
+    };
+    let mut ask = |queue: &str, cost, due| {
+        let queue = JobQueueName::new(queue).unwrap();
+        let config = Arc::new(JobQueueConfig { budget: Some(api()), ..JobQueueConfig::default() });
+        shop.give(JobCommand::PutQueue { name: queue.clone(), config }).unwrap();
+        let body = Arc::new(JobBody { kind: "t".into(), key: "k".into(), payload: Bytes::new() });
+        let job = NewJob { body, cost, deadline: None, background: true };
+        let waiter = Some(Arc::new(shop.waiter("w", "pro", Some(due))));
+        shop.give(JobCommand::Ask { queue: queue.clone(), job, waiter }).unwrap();
+        let id = shop.jobs.queue(&queue).unwrap().id();
+        shop.jobs.set_wanted(id, true);
+        queue
+    };
+    let [first, second, last] = [ask("first", 5, 0), ask("second", 4, 1), ask("last", 1, 2)];
+    let again = |outcome: &TakeOutcome| (outcome.jobs.len(), outcome.again_at, outcome.is_behind);
+    let at = |ms| Some(START.plus(Millis(ms)));
+    assert_eq!(again(&take(&mut shop, &first)), (0, at(2000), false));
+    assert_eq!(again(&take(&mut shop, &second)), (0, at(6000), true), "5 before it, and 4");
+    assert_eq!(again(&take(&mut shop, &last)), (0, at(7000), true), "9 before it, and 1");
+    shop.pass(Millis(2000));
+    assert!(take(&mut shop, &last).jobs.is_empty(), "five tokens are there, for the first");
+    assert_eq!(take(&mut shop, &first).jobs.len(), 1);
+    assert_eq!(again(&take(&mut shop, &second)), (0, at(6000), false));
 }
 
 #[test]
