@@ -11,10 +11,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use common::*;
 use nexo_broker::job_rules::{
-    AskedState, BudgetConfig, EmptyAnswers, Handed, JobQueueConfig, Refill, Reply, Settled, TokenReport,
+    AskedState, BudgetConfig, EmptyAnswers, Handed, JobQueueConfig, Overtake, Refill, Reply, Settled,
+    TokenReport,
 };
 use nexo_broker::topology::VhostSpec;
-use nexo_broker::{Broker, JobCallError, JobRequest, QueueConfig, WaiterAnswer, WaiterRequest};
+use nexo_broker::{Backoff, Broker, JobCallError, JobRequest, QueueConfig, WaiterAnswer, WaiterRequest};
 use nexo_log::disk::MemoryDisk;
 use nexo_types::{BudgetName, JobQueueName, Millis, VhostName};
 use serde_json::{Value, json};
@@ -266,6 +267,58 @@ async fn a_dear_job_is_paid_at_last_where_cheap_ones_of_another_queue_keep_comin
     assert_eq!(dear.await.unwrap().unwrap(), "dear");
     assert!(reserved() < 1_000, "there are still cheap ones");
     taking.abort();
+    broker.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_waits_wakes_when_the_clock_puts_a_job_first_that_can_be_paid() {
+    let broker = with_tokens(1, &[&deals()]).await;
+    broker.ask_job(&deals(), &request_of("dear", 5, "free")).await.unwrap();
+    let mut cheap = request_of("cheap", 1, "free");
+    // Half an hour ahead is as far as any, and a moment later it is not.
+    let due = broker.look_at_jobs(|_, now| now).plus(Millis(30 * 60_000 + 500));
+    cheap.waiter.as_mut().unwrap().due = Some(due);
+    broker.ask_job(&deals(), &cheap).await.unwrap();
+    assert_eq!(a_waiting_worker(&broker, &deals()).await.await.unwrap().unwrap(), "cheap");
+    broker.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_waits_wakes_when_a_delay_ends_before_tokens_come() {
+    for (overtake, cost) in [(Overtake::Never, 1), (Overtake::Affordable, 0)] {
+        let broker = with_tokens(cost, &[]).await;
+        let refill = Some(Refill { tokens: 10, every: Millis::from_secs(60) });
+        broker
+            .put_budget(&api(), BudgetConfig { initial: cost, refill, ..BudgetConfig::default() })
+            .await
+            .unwrap();
+        let retry = Backoff::Fixed { delay: Millis(300) };
+        let config = JobQueueConfig { budget: Some(api()), overtake, retry, ..JobQueueConfig::default() };
+        broker.put_job_queue(&deals(), config).await.unwrap();
+        broker.ask_job(&deals(), &request_of("cheap", cost, "business")).await.unwrap();
+        let handed = take(&broker, LONG).await.unwrap();
+        broker.ask_job(&deals(), &request_of("dear", 5, "free")).await.unwrap();
+        let waiting = a_waiting_worker(&broker, &deals()).await;
+        broker.fail_job(handed.receipt, "no", Some(0), TokenReport::default(), true).await.unwrap();
+        assert_eq!(waiting.await.unwrap().unwrap(), "cheap", "{overtake:?}");
+        broker.shutdown().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_waited_behind_another_queue_goes_when_that_one_is_less_urgent() {
+    let other = JobQueueName::new("other").unwrap();
+    let broker = with_tokens(3, &[&other, &deals()]).await;
+    let dear = a_waiting_worker(&broker, &deals()).await;
+    let cheap = a_waiting_worker(&broker, &other).await;
+    broker.ask_job(&deals(), &request_of("dear", 5, "business")).await.unwrap();
+    let patient = WaiterRequest { class: "free".into(), ..waiter("patient", Reply::Call) };
+    broker.ask_job(&deals(), &request("dear", Some(patient))).await.unwrap();
+    broker.ask_job(&other, &request_of("cheap", 1, "pro")).await.unwrap();
+    nobody_polls(&broker).await;
+    broker.leave_job(&deals(), "who wants dear").await.unwrap();
+    assert_eq!(cheap.await.unwrap().unwrap(), "cheap");
+    dear.abort();
     broker.shutdown().await;
 }
 

@@ -68,6 +68,8 @@ pub(crate) struct JobsCell {
 struct Touched {
     queue: Option<JobQueueId>,
     budget: Option<BudgetId>,
+    /// Whether another job of the queue may be the first. Other queues may have waited behind the one before.
+    is_moved: bool,
     /// Anything.
     all: bool,
 }
@@ -130,12 +132,15 @@ impl Shared {
         self: &Arc<Self>,
         command: &JobCommand,
     ) -> Result<(JobAnswer, Written, Touched), JobCallError> {
-        self.decide_jobs(claim_of(command), |jobs, now| {
+        let mut is_moved = false;
+        let decided = self.decide_jobs(claim_of(command), |jobs, now| {
             if let JobCommand::Take { queue, .. } = command {
-                refresh_before_take(jobs, queue, now);
+                is_moved = refresh_before_take(jobs, queue, now);
             }
             jobs.decide_command(now, command)
-        })
+        });
+        let (answer, written, touched) = decided?;
+        Ok((answer, written, Touched { is_moved, ..touched }))
     }
 
     /// Has something decided, written down and applied, without serving workers that wait.
@@ -250,10 +255,11 @@ impl Shared {
     }
 }
 
-/// Brings the scores of a queue up to the moment, as far as one hold of the lock allows; the ticker does it besides.
-fn refresh_before_take(jobs: &mut Jobs, queue: &nexo_types::JobQueueName, now: Timestamp) {
-    let Some(id) = jobs.queue(queue).map(JobQueue::id) else { return };
-    jobs.refresh_queue(id, now, REFRESH_MAX);
+/// Brings the scores of a queue up to the moment, as far as one hold of the lock allows; the ticker does it besides. Says whether
+/// another job may be the first.
+fn refresh_before_take(jobs: &mut Jobs, queue: &nexo_types::JobQueueName, now: Timestamp) -> bool {
+    let Some(id) = jobs.queue(queue).map(JobQueue::id) else { return false };
+    jobs.refresh_queue(id, now, REFRESH_MAX).moved
 }
 
 /// What brings bytes in waits for room on a disk that runs full; what frees some has the last of it.
@@ -322,8 +328,9 @@ impl Follow {
                 | JobRecord::PutBudget { .. }
                 | JobRecord::DeleteQueue { .. }
                 | JobRecord::ForgetVhost { .. } => follow.touched.all = true,
-                JobRecord::Answered { job, .. } => follow.job = Some(*job),
-                JobRecord::Leave { .. } | JobRecord::Forget { .. } | JobRecord::DeleteBudget { .. } => {}
+                // The score of a job whose waiter has left is found by the ticker, if nobody takes one before.
+                JobRecord::Answered { job, .. } | JobRecord::Leave { job, .. } => follow.job = Some(*job),
+                JobRecord::Forget { .. } | JobRecord::DeleteBudget { .. } => {}
             }
         }
         follow

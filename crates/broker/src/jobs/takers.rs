@@ -129,13 +129,16 @@ impl Shared {
         self.serve_lines(&mut takers, queues);
     }
 
-    /// Serves those whose jobs may be paid by now.
-    pub(super) fn serve_takers_at(self: &Arc<Self>, now: Timestamp) {
+    /// Serves those whose jobs may be paid by now, and those of queues that have another first job.
+    pub(super) fn serve_takers_at(self: &Arc<Self>, now: Timestamp, moved: &BTreeSet<JobQueueId>) {
         let mut takers = self.jobs.takers.lock();
         let is_due = |line: &Line| line.again_at.is_some_and(|at| at <= now);
         let due = takers.by_queue.iter().filter(|(_, line)| is_due(line)).map(|(id, _)| *id);
-        let due: BTreeSet<JobQueueId> = due.collect();
-        self.serve_lines(&mut takers, due);
+        let mut queues: BTreeSet<JobQueueId> = due.chain(moved.iter().copied()).collect();
+        for queue in moved {
+            queues.extend(self.lines_behind(&takers, *queue));
+        }
+        self.serve_lines(&mut takers, queues);
     }
 
     /// Serves lines, and those that look again since these have changed. It ends: a line has others look again only when one of
@@ -186,8 +189,8 @@ impl Shared {
                     has_changed = true;
                 }
                 Ok((JobAnswer::Taken(TakeOutcome { again_at, is_behind, .. }), _, touched)) => {
-                    // A job that can never be paid has failed.
-                    has_changed |= touched.budget.is_some();
+                    // Its first job is another one, or was one that can never be paid and has failed.
+                    has_changed |= touched.is_moved || touched.budget.is_some();
                     line.again_at = again_at;
                     if is_behind {
                         behind.insert(queue);
@@ -203,6 +206,7 @@ impl Shared {
                     let soon = self.clock.now().plus(Millis(1));
                     line.again_at = Some(soon);
                     line.held_up = Some(error);
+                    has_changed = true;
                     self.jobs.ticker.wake_by(soon);
                     break;
                 }

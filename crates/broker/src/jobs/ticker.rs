@@ -147,7 +147,8 @@ impl Shared {
             // Whoever asks for something goes first.
             std::thread::yield_now();
         }
-        self.serve_takers_at(now);
+        let moved = self.jobs.cell.change(Jobs::take_moved);
+        self.serve_takers_at(now, &moved);
         drop(self.jobs.cell.change(Jobs::take_garbage));
         self.note_jobs_memory();
         if self.jobs.is_unanswered.swap(false, Ordering::SeqCst) {

@@ -325,8 +325,9 @@ impl Jobs {
                 score: score.0,
             });
         }
-        if outcome.jobs.is_empty() && outcome.again_at.is_none() {
-            outcome.again_at = queue.order.next_delayed();
+        if outcome.jobs.is_empty() {
+            // One whose delay is over may come before the first, or be one that can be paid.
+            outcome.again_at = outcome.again_at.into_iter().chain(queue.order.next_delayed()).min();
         }
         Ok((records, JobAnswer::Taken(outcome)))
     }

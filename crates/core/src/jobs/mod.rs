@@ -45,7 +45,7 @@ pub use figures::{Figures, KindFigures, Times};
 pub use job::{Finish, Job, JobBody, JobState, Outcome, Run};
 pub use machine::JobsOutline;
 pub use pending_kinds::PendingOf;
-pub use queue::{BandCount, JobQueue, Pending};
+pub use queue::{BandCount, JobQueue, Pending, Refreshed};
 pub use record::{JobRecord, ReturnReason};
 pub use score::{Score, ScorePolicy, Standing};
 pub use state::Jobs;

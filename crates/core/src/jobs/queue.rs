@@ -47,6 +47,15 @@ pub struct JobQueue {
     pub(super) oldest: u64,
 }
 
+/// What a look at scores came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Refreshed {
+    /// Whether there are more to look at.
+    pub more: bool,
+    /// Whether another job may be the first, or more jobs can be handed out.
+    pub moved: bool,
+}
+
 /// How many pending jobs have a score in a band.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BandCount {
@@ -247,8 +256,13 @@ impl JobQueue {
         }
     }
 
-    /// Finds scores that are to be found, and follows those that change with the clock. Says whether there are more.
-    pub(super) fn refresh(&mut self, now: Timestamp, max: usize) -> bool {
+    /// Finds scores that are to be found, and follows those that change with the clock.
+    pub(super) fn refresh(&mut self, now: Timestamp, max: usize) -> Refreshed {
+        let is_due = |order: &Order| order.next_change().is_some_and(|at| at <= now);
+        if !is_due(&self.order) {
+            return Refreshed::default();
+        }
+        let (first, mut moved) = (self.order.first(), false);
         for _ in 0..max {
             let Some(number) = self.order.next_unscored(now) else {
                 self.stand_again(now, max);
@@ -256,8 +270,10 @@ impl JobQueue {
             };
             self.take_out(number);
             self.put_in(number, now);
+            // It may have been the first before it was taken out, or be one that can be paid.
+            moved = true;
         }
-        self.order.next_change().is_some_and(|at| at <= now)
+        Refreshed { more: is_due(&self.order), moved: moved || self.order.first() != first }
     }
 
     /// Finds the scores of jobs in the order again whose standing has ended. Nothing else about them has changed: they would

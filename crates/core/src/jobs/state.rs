@@ -7,7 +7,7 @@ use nexo_types::{BudgetId, BudgetName, JobId, JobQueueId, JobQueueName, Timestam
 use super::budget::Budget;
 use super::changes::{Changes, Part};
 use super::job::Job;
-use super::queue::JobQueue;
+use super::queue::{JobQueue, Refreshed};
 use super::token_log::{TokenLog, TokenUse};
 
 /// All job queues and budgets.
@@ -19,6 +19,8 @@ pub struct Jobs {
     pub(super) budget_names: BTreeMap<BudgetName, BudgetId>,
     /// Queues for whose jobs workers wait. Not durable.
     pub(super) wanted: BTreeSet<JobQueueId>,
+    /// Queues of which another job may be the first since somebody asked. Not durable.
+    pub(super) moved: BTreeSet<JobQueueId>,
     /// Ids are not given twice.
     pub(super) next_queue: u32,
     pub(super) next_budget: u32,
@@ -108,18 +110,29 @@ impl Jobs {
         }
     }
 
-    /// Keeps scores current. At most `max` jobs are looked at; says whether there are more.
+    /// Keeps scores current. At most `max` jobs of each queue are looked at; says whether there are more.
     pub fn refresh(&mut self, now: Timestamp, max: usize) -> bool {
         let mut more = false;
         for queue in self.queues.values_mut() {
-            more |= queue.refresh(now, max);
+            let Refreshed { more: has_more, moved } = queue.refresh(now, max);
+            more |= has_more;
+            if moved {
+                self.moved.insert(queue.id);
+            }
         }
         more
     }
 
-    /// The same for one queue.
-    pub fn refresh_queue(&mut self, queue: JobQueueId, now: Timestamp, max: usize) -> bool {
-        self.queues.get_mut(&queue).is_some_and(|queue| queue.refresh(now, max))
+    /// The same for one queue, for somebody who then takes jobs from it. What [`Self::take_moved`] gives is not about that.
+    pub fn refresh_queue(&mut self, queue: JobQueueId, now: Timestamp, max: usize) -> Refreshed {
+        self.queues.get_mut(&queue).map(|queue| queue.refresh(now, max)).unwrap_or_default()
+    }
+
+    /// Queues of which another job may be the first, or more jobs can be handed out, since this was last asked: time has passed, a
+    /// waiter joined, or a delay is over. Workers that wait for their jobs look again.
+    #[must_use]
+    pub fn take_moved(&mut self) -> BTreeSet<JobQueueId> {
+        std::mem::take(&mut self.moved)
     }
 
     /// When a score may next change, if one does.
