@@ -323,6 +323,38 @@ async fn a_job_that_waited_behind_another_queue_goes_when_that_one_is_less_urgen
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_most_urgent_job_goes_first_also_when_all_scores_are_to_be_found() {
+    let (disk, broker) = with_jobs(JobQueueConfig::default()).await;
+    broker.ask_job(&deals(), &request_of("urgent", 0, "business")).await.unwrap();
+    let asking = (0..8).map(|part| {
+        let broker = broker.clone();
+        tokio::spawn(async move {
+            for number in 0..500 {
+                let asked = request_of(&format!("free {part} {number}"), 0, "free");
+                broker.ask_job(&deals(), &asked).await.unwrap();
+            }
+        })
+    });
+    for task in asking.collect::<Vec<_>>() {
+        task.await.unwrap();
+    }
+    let first = async |broker: &Broker| {
+        let handed = take(broker, NOW).await.expect("it is told that there is none only if there is none");
+        broker.give_back_job(handed.receipt).await.unwrap();
+        handed.body.key.to_string()
+    };
+    for score in ["class", "class * 2", "class * 3 + waiters"] {
+        let config = JobQueueConfig { score: Some(score.into()), ..JobQueueConfig::default() };
+        broker.put_job_queue(&deals(), config).await.unwrap();
+        assert_eq!(first(&broker).await, "urgent", "{score}");
+    }
+    broker.shutdown().await;
+    let broker = open(&disk);
+    assert_eq!(first(&broker).await, "urgent");
+    broker.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_worker_that_goes_while_it_waits_takes_no_job_with_it() {
     let (_, broker) = with_jobs(JobQueueConfig::default()).await;
     for _ in 0..50 {

@@ -166,7 +166,8 @@ impl Shared {
             claim,
             |jobs, _| {
                 let mut follow = follow.borrow_mut();
-                let queue = follow.job.and_then(|job: JobId| jobs.queue_by_id(job.queue()));
+                let id = follow.job.map(|job: JobId| job.queue()).or(follow.settings);
+                let queue = id.and_then(|id| jobs.queue_by_id(id));
                 wake_by = queue.and_then(JobQueue::next_wake);
                 follow.to_answer.retain(|job| jobs.is_to_answer(*job));
             },
@@ -295,6 +296,8 @@ struct Follow {
     to_answer: Vec<JobId>,
     /// The last job that a record was about.
     job: Option<JobId>,
+    /// The queue that has other settings, by which the order of its jobs may be another one.
+    settings: Option<JobQueueId>,
 }
 
 impl Follow {
@@ -324,8 +327,11 @@ impl Follow {
                 JobRecord::Report { budget, .. } | JobRecord::Grant { budget, .. } => {
                     follow.touched.budget = Some(*budget);
                 }
-                JobRecord::PutQueue { .. }
-                | JobRecord::PutBudget { .. }
+                JobRecord::PutQueue { queue, .. } => {
+                    follow.touched.all = true;
+                    follow.settings = Some(*queue);
+                }
+                JobRecord::PutBudget { .. }
                 | JobRecord::DeleteQueue { .. }
                 | JobRecord::ForgetVhost { .. } => follow.touched.all = true,
                 // The score of a job whose waiter has left is found by the ticker, if nobody takes one before.

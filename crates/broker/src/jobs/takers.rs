@@ -32,7 +32,7 @@ struct Line {
     takers: VecDeque<Taker>,
     /// When its first job can be handed out, as far as that is known.
     again_at: Option<Timestamp>,
-    /// Why the first has not got the job that there is for it, if the disk is behind.
+    /// Why the first has not got the job that there is for it: the disk is behind, or scores are still to be found.
     held_up: Option<QueueError>,
 }
 
@@ -187,6 +187,15 @@ impl Shared {
                 Ok((JobAnswer::Taken(TakeOutcome { jobs, .. }), written, _)) if !jobs.is_empty() => {
                     self.serve_first(line, jobs, written);
                     has_changed = true;
+                }
+                Ok((JobAnswer::Taken(TakeOutcome { is_unsorted: true, again_at, .. }), _, _)) => {
+                    // The ticker finds the rest, and serves this line then.
+                    line.again_at = again_at;
+                    let reason = "the order of the queue's jobs is being made, since the broker has started or its settings have \
+                                  changed; try again in a moment";
+                    line.held_up = Some(QueueError::Unavailable { reason: reason.into() });
+                    self.jobs.ticker.wake_by(self.clock.now());
+                    break;
                 }
                 Ok((JobAnswer::Taken(TakeOutcome { again_at, is_behind, .. }), _, touched)) => {
                     // Its first job is another one, or was one that can never be paid and has failed.

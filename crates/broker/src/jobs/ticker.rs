@@ -20,6 +20,8 @@ const DUE_MAX: usize = 256;
 pub(super) const REFRESH_EVERY: Duration = Duration::from_millis(5);
 /// Jobs whose scores are looked at under one hold of the lock: less than a tenth of a millisecond, which nobody notices.
 const REFRESH_SLICE: usize = 24;
+/// How long scores are looked at before something else has its turn. After a start a million jobs have none.
+const REFRESH_TURN: Duration = Duration::from_millis(20);
 /// How long to wait where the log has no room.
 const BUSY_WAIT: Duration = Duration::from_millis(5);
 /// Longest sleep: what jobs take in memory is looked at meanwhile.
@@ -142,10 +144,12 @@ impl Shared {
                 }
             }
         }
-        let now = self.clock.now();
-        while self.jobs.cell.change(|jobs| jobs.refresh(now, REFRESH_SLICE)) {
+        let (now, began) = (self.clock.now(), Instant::now());
+        let mut more = self.jobs.cell.change(|jobs| jobs.refresh(now, REFRESH_SLICE));
+        while more && began.elapsed() < REFRESH_TURN {
             // Whoever asks for something goes first.
             std::thread::yield_now();
+            more = self.jobs.cell.change(|jobs| jobs.refresh(now, REFRESH_SLICE));
         }
         let moved = self.jobs.cell.change(Jobs::take_moved);
         self.serve_takers_at(now, &moved);
@@ -153,6 +157,9 @@ impl Shared {
         self.note_jobs_memory();
         if self.jobs.is_unanswered.swap(false, Ordering::SeqCst) {
             self.answer_jobs_soon();
+        }
+        if more {
+            return self.clock.now();
         }
         let (due, refresh) = self.jobs.look(|jobs| (jobs.next_due(), jobs.next_refresh()));
         let refresh = refresh.map(|at| at.max(soon(REFRESH_EVERY)));

@@ -119,7 +119,7 @@ impl Jobs {
             // Others of its key may be handed out only when it is not running.
             for sibling in queue.siblings(number) {
                 queue.take_out(sibling);
-                queue.order.rescore(sibling);
+                queue.rescore(sibling);
             }
         }
     }
@@ -394,7 +394,7 @@ impl JobQueue {
         if is_pending {
             self.pending += 1;
             self.pending_kinds.insert(job.kind(), number);
-            self.order.rescore(number);
+            self.rescore(number);
             self.note_pending(number);
         } else {
             self.pending_kinds.remove(job.kind(), number);

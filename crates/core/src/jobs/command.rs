@@ -236,6 +236,8 @@ pub struct TakeOutcome {
     /// Whether the first job waits for more urgent ones of other queues, which the same budget is to pay before. Then it may also be
     /// its turn as soon as one of them is handed out, or nobody wants it any more.
     pub is_behind: bool,
+    /// Whether nothing is handed out since scores are still to be found: the first job might not be the most urgent.
+    pub is_unsorted: bool,
 }
 
 /// A job in a worker's hands.

@@ -18,6 +18,9 @@ use super::score::Score;
 use super::state::Jobs;
 use super::waiter::Waiter;
 
+/// When to try again where scores are still to be found. Whoever finds them says so before.
+const UNSORTED_WAIT: Millis = Millis(100);
+
 /// Records, and what whoever asked is told.
 type Decided = Result<(Vec<JobRecord>, JobAnswer), JobError>;
 
@@ -249,7 +252,7 @@ impl Jobs {
         }
     }
 
-    /// The jobs that a worker gets. Scores must be current.
+    /// The jobs that a worker gets: none while scores are still to be found.
     fn decide_take(
         &self,
         now: Timestamp,
@@ -261,6 +264,11 @@ impl Jobs {
         let mut outcome = TakeOutcome::default();
         let mut records = Vec::new();
         if queue.config.paused {
+            return Ok((records, JobAnswer::Taken(outcome)));
+        }
+        if !queue.is_in_order(now) {
+            outcome.is_unsorted = true;
+            outcome.again_at = Some(now.plus(UNSORTED_WAIT));
             return Ok((records, JobAnswer::Taken(outcome)));
         }
         let budget = queue.budget.and_then(|id| self.budgets.get(&id));

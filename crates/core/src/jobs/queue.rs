@@ -42,9 +42,24 @@ pub struct JobQueue {
     pub(super) order: Order,
     policy: ScorePolicy,
     costs: BTreeMap<Arc<str>, CostRule>,
+    /// How many jobs have a score in each band.
     bands: Vec<u64>,
+    /// How far all jobs have been looked at again, if they are.
+    again: Option<Again>,
+    /// Whether another job may be the first, of which nobody was told yet.
+    is_moved: bool,
     /// No pending job has a lower number.
     pub(super) oldest: u64,
+}
+
+/// A look at all jobs, which settings have made necessary. It is done in slices: a million jobs are not looked at under one hold
+/// of the lock.
+#[derive(Clone, Copy, Debug)]
+struct Again {
+    /// Jobs with lower numbers have been looked at. Only they are counted in bands.
+    from: u64,
+    /// Whether their scores are found again, and not only counted.
+    scores: bool,
 }
 
 /// What a look at scores came to.
@@ -105,6 +120,8 @@ impl JobQueue {
             policy: ScorePolicy::Default,
             costs: BTreeMap::new(),
             bands: Vec::new(),
+            again: None,
+            is_moved: false,
             oldest: 0,
         };
         queue.configure(config, budget);
@@ -227,7 +244,23 @@ impl JobQueue {
     #[must_use]
     pub fn next_wake(&self) -> Option<Timestamp> {
         let due = self.deadlines.first().map(|(at, _)| *at);
-        due.into_iter().chain(self.order.next_change()).min()
+        due.into_iter().chain(self.next_change()).min()
+    }
+
+    /// When a score is next to be looked at, if ever.
+    pub(super) fn next_change(&self) -> Option<Timestamp> {
+        if self.again.is_some() { Some(Timestamp(0)) } else { self.order.next_change() }
+    }
+
+    /// Whether all scores are those of now, so that the first job is the most urgent.
+    pub(super) fn is_in_order(&self, now: Timestamp) -> bool {
+        !self.again.is_some_and(|again| again.scores) && self.order.next_change().is_none_or(|at| at > now)
+    }
+
+    /// Whether its jobs are all counted in bands.
+    #[cfg(test)]
+    pub(super) const fn is_counted(&self) -> bool {
+        self.again.is_none()
     }
 
     /// The first job by the order now.
@@ -241,28 +274,47 @@ impl JobQueue {
     }
 
     pub(super) fn configure(&mut self, config: Arc<JobQueueConfig>, budget: Option<BudgetId>) {
-        // What cannot be compiled was checked when it was set, so a later build knows less. The default is better than nothing.
-        self.policy = ScorePolicy::new(config.score.as_deref()).unwrap_or(ScorePolicy::Default);
+        let scores = config.score != self.config.score;
+        let bands = self.bands.is_empty() || config.bands != self.config.bands;
+        if scores {
+            // What cannot be compiled was checked when it was set, so a later build knows less. The default is better than nothing.
+            self.policy = ScorePolicy::new(config.score.as_deref()).unwrap_or(ScorePolicy::Default);
+        }
         let rule =
             |(kind, source): (&Arc<str>, &Arc<str>)| Some((Arc::clone(kind), CostRule::new(source).ok()?));
         self.costs = config.costs.iter().filter_map(rule).collect();
-        self.bands = vec![0; config.bands.len()];
         self.config = config;
         self.budget = budget;
-        let all: Vec<u64> = self.order.iter().map(|(_, number)| number).collect();
-        for number in all {
-            self.take_out(number);
-            self.order.rescore(number);
+        if scores || bands {
+            self.look_again(scores);
+        }
+    }
+
+    /// Has all jobs looked at again, from the first.
+    fn look_again(&mut self, scores: bool) {
+        let scores = scores || self.again.is_some_and(|again| again.scores);
+        self.bands = vec![0; self.config.bands.len()];
+        self.again = (self.jobs.len() > 0).then_some(Again { from: 0, scores });
+    }
+
+    /// Notes that a job's score is to be found. Where nobody finds them, on a node that only follows, the notes would grow for
+    /// ever: rather all are found again if the time comes.
+    pub(super) fn rescore(&mut self, number: u64) {
+        const NOTES_MIN: usize = 1024;
+        self.order.rescore(number);
+        if self.order.unscored() > NOTES_MIN.max(2 * self.jobs.len()) {
+            self.order.forget_unscored();
+            self.look_again(true);
         }
     }
 
     /// Finds scores that are to be found, and follows those that change with the clock.
     pub(super) fn refresh(&mut self, now: Timestamp, max: usize) -> Refreshed {
-        let is_due = |order: &Order| order.next_change().is_some_and(|at| at <= now);
-        if !is_due(&self.order) {
+        let is_due = |queue: &Self| queue.next_change().is_some_and(|at| at <= now);
+        if !is_due(self) {
             return Refreshed::default();
         }
-        let (first, mut moved) = (self.order.first(), false);
+        let first = self.order.first();
         for _ in 0..max {
             let Some(number) = self.order.next_unscored(now) else {
                 self.stand_again(now, max);
@@ -271,16 +323,40 @@ impl JobQueue {
             self.take_out(number);
             self.put_in(number, now);
             // It may have been the first before it was taken out, or be one that can be paid.
-            moved = true;
+            self.is_moved = true;
         }
-        Refreshed { more: is_due(&self.order), moved: moved || self.order.first() != first }
+        if let Some(again) = self.again {
+            self.go_on(again, now, max);
+        }
+        self.is_moved |= self.order.first() != first;
+        let more = is_due(self);
+        // Whoever asks now gets nothing, and looks again when all scores are found.
+        self.is_moved |= more;
+        Refreshed { more, moved: !more && std::mem::take(&mut self.is_moved) }
+    }
+
+    /// Looks at some jobs again.
+    fn go_on(&mut self, Again { from, scores }: Again, now: Timestamp, max: usize) {
+        let listed = |(number, job): (u64, &Job)| (number, job.is_pending(), job.standing);
+        let jobs: Vec<(u64, bool, Option<Standing>)> = self.jobs.from(from).take(max).map(listed).collect();
+        let is_end = jobs.len() < max;
+        self.again = jobs.last().filter(|_| !is_end).map(|(last, ..)| Again { from: last + 1, scores });
+        for (number, is_pending, standing) in jobs {
+            if scores && is_pending {
+                self.take_out_uncounted(number);
+                self.put_in(number, now);
+            } else if let Some(standing) = standing {
+                self.bands[self.config.band_of(standing.score.0)] += 1;
+            }
+        }
+        self.is_moved |= scores;
     }
 
     /// Finds the scores of jobs in the order again whose standing has ended. Nothing else about them has changed: they would
     /// have been taken out. A million jobs come by here again and again, and none of them is in the processor's caches. So all
     /// are looked at before any is moved: then the memory of several is waited for at once.
     fn stand_again(&mut self, now: Timestamp, max: usize) {
-        let Self { order, jobs, policy, config, bands, .. } = self;
+        let Self { order, jobs, policy, config, bands, again, .. } = self;
         let ended = std::iter::from_fn(|| order.next_changed(now)).take(max);
         let stand = |(until, number): (Timestamp, u64)| {
             let job = jobs.get(number)?;
@@ -294,7 +370,7 @@ impl JobQueue {
             }
             order.stand(number, cost, before, standing);
             let (from, to) = (config.band_of(before.score.0), config.band_of(standing.score.0));
-            if from != to {
+            if from != to && again.is_none_or(|again| number < again.from) {
                 bands[from] = bands[from].saturating_sub(1);
                 bands[to] += 1;
             }
@@ -303,15 +379,26 @@ impl JobQueue {
 
     /// Takes a job out of the order, if it is in it.
     pub(super) fn take_out(&mut self, number: u64) {
-        let Some(job) = self.jobs.get_mut(number) else { return };
-        if let JobState::Pending { ready_at } = job.state {
-            self.order.undelay(ready_at, number);
-        }
-        if let Some(standing) = job.standing.take() {
-            self.order.remove(number, job.cost, standing);
+        if let Some(standing) = self.take_out_uncounted(number).filter(|_| self.counts(number)) {
             let band = self.config.band_of(standing.score.0);
             self.bands[band] = self.bands[band].saturating_sub(1);
         }
+    }
+
+    /// The same, and it stays counted in its band.
+    fn take_out_uncounted(&mut self, number: u64) -> Option<Standing> {
+        let job = self.jobs.get_mut(number)?;
+        if let JobState::Pending { ready_at } = job.state {
+            self.order.undelay(ready_at, number);
+        }
+        let standing = job.standing.take()?;
+        self.order.remove(number, job.cost, standing);
+        Some(standing)
+    }
+
+    /// Whether a job is counted in its band.
+    fn counts(&self, number: u64) -> bool {
+        self.again.is_none_or(|again| number < again.from)
     }
 
     /// Puts a job into the order, if it can be handed out: it is pending, its time has come, and nobody works on its key.
@@ -331,7 +418,9 @@ impl JobQueue {
         }
         let standing = self.policy.standing(job, now);
         self.order.insert(number, job.cost, standing);
-        self.bands[self.config.band_of(standing.score.0)] += 1;
+        if self.counts(number) {
+            self.bands[self.config.band_of(standing.score.0)] += 1;
+        }
         if let Some(job) = self.jobs.get_mut(number) {
             job.standing = Some(standing);
         }

@@ -138,7 +138,7 @@ impl Jobs {
     /// When a score may next change, if one does.
     #[must_use]
     pub fn next_refresh(&self) -> Option<Timestamp> {
-        self.queues.values().filter_map(|queue| queue.order.next_change()).min()
+        self.queues.values().filter_map(JobQueue::next_change).min()
     }
 
     /// Whether a job is finished and has waiters to whom answers are to be brought.

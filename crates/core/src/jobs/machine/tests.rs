@@ -7,8 +7,8 @@ use nexo_types::{BudgetName, JobId, JobQueueName, Millis, QueueName, Timestamp};
 
 use super::*;
 use crate::jobs::{
-    Asked, AskedState, BudgetConfig, Handed, JobBody, JobState, NewJob, Outcome, Overtake, Receipt, Refill,
-    Reply, Settled, TakeOutcome, TokenReport, Waiter, WhileRunning,
+    Asked, AskedState, Band, BudgetConfig, Handed, JobBody, JobState, NewJob, Outcome, Overtake, Receipt,
+    Refill, Reply, Settled, TakeOutcome, TokenReport, Waiter, WhileRunning,
 };
 
 pub(super) const MINUTE: u64 = 60_000;
@@ -203,6 +203,66 @@ fn a_user_that_joins_a_prefetch_job_makes_it_a_normal_one() {
     assert_eq!(shop.ask("k", Some(waiter)).job, prefetch);
     assert_eq!(shop.score(prefetch), 0.0 + 18.0 + 3.0);
     assert!(!shop.jobs.job(prefetch).unwrap().1.is_background());
+}
+
+#[test]
+fn nothing_is_handed_out_before_all_scores_are_found() {
+    let mut shop = Shop::new();
+    let urgent = shop.waiter("urgent", "business", Some(0));
+    let urgent = shop.ask("urgent", Some(urgent)).job;
+    for number in 0..50 {
+        let free = shop.waiter(&number.to_string(), "free", None);
+        shop.ask(&number.to_string(), Some(free));
+    }
+    let queue = shop.jobs.queue(&name()).unwrap().id();
+    let first = |jobs: &mut Jobs| {
+        let take = JobCommand::Take { queue: name(), worker: "w".into(), lease: None, max: 1 };
+        for unsorted in 0.. {
+            let (records, answer) = jobs.decide_command(START, &take).unwrap();
+            let JobAnswer::Taken(outcome) = answer else { panic!() };
+            if !outcome.is_unsorted {
+                return (unsorted, outcome.jobs[0].receipt.job);
+            }
+            assert!(records.is_empty() && outcome.jobs.is_empty() && outcome.again_at > Some(START));
+            jobs.refresh_queue(queue, START, 7);
+        }
+        panic!("it never comes to an end")
+    };
+    let put = |jobs: &mut Jobs, config: JobQueueConfig| {
+        let put = JobCommand::PutQueue { name: name(), config: Arc::new(config) };
+        let (records, _) = jobs.decide_command(START, &put).unwrap();
+        records.iter().for_each(|record| jobs.apply_record(record));
+    };
+    let count = |jobs: &Jobs| jobs.queue(&name()).unwrap().bands().iter().map(|band| band.jobs).sum::<u64>();
+    // Other bands change no score.
+    let bands = vec![Band { name: "all".into(), up_to: f64::MAX }];
+    put(&mut shop.jobs, JobQueueConfig { bands, ..JobQueueConfig::default() });
+    assert_eq!(first(&mut shop.jobs), (0, urgent));
+    while shop.jobs.refresh(START, 7) {}
+    assert_eq!(count(&shop.jobs), 51);
+    // Another policy changes all, and so does a start.
+    put(&mut shop.jobs, JobQueueConfig { score: Some("class".into()), ..JobQueueConfig::default() });
+    assert_eq!(first(&mut shop.jobs), (8, urgent), "7 of 51 jobs at a time");
+    assert_eq!(count(&shop.jobs), 51);
+    let head = shop.jobs.begin_snapshot(std::iter::empty(), &[]);
+    let chunks = shop.jobs.next_chunks(100, 1000).unwrap().chunks;
+    let mut jobs = Jobs::restore(&head, chunks.iter().map(|(_, bytes)| &**bytes)).unwrap();
+    assert_eq!(first(&mut jobs), (8, urgent));
+    assert_eq!(count(&jobs), 51);
+}
+
+#[test]
+fn a_node_that_only_follows_keeps_no_notes_of_scores_to_be_found() {
+    let mut shop = Shop::new();
+    let jobs = [shop.ask("k", None).job, shop.ask("l", None).job];
+    for number in 0..3000 {
+        let waiter = Arc::new(shop.waiter(&number.to_string(), "free", Some(0)));
+        let job = jobs[number % 2];
+        shop.jobs.apply_record(&JobRecord::Join { job, waiter, deadline: Timestamp::MAX });
+    }
+    assert!(shop.jobs.queue(&name()).unwrap().order.unscored() < 2000);
+    while shop.jobs.refresh(START, 7) {}
+    assert_eq!(jobs.map(|job| shop.score(job)), [10.0; 2], "if it leads one day it finds them");
 }
 
 #[test]
