@@ -323,6 +323,32 @@ async fn a_job_that_waited_behind_another_queue_goes_when_that_one_is_less_urgen
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn who_waits_for_a_job_that_can_never_be_paid_is_told() {
+    for overtake in [Overtake::Never, Overtake::Affordable] {
+        let broker = with_tokens(3, &[]).await;
+        let config = JobQueueConfig { budget: Some(api()), overtake, ..JobQueueConfig::default() };
+        broker.put_job_queue(&deals(), config).await.unwrap();
+        // More of them than one take has fail.
+        for number in 0..150 {
+            let dear = request_of(&number.to_string(), 8, "free");
+            broker.ask_job(&deals(), &dear).await.unwrap();
+        }
+        let worker = a_waiting_worker(&broker, &deals()).await;
+        let smaller = BudgetConfig { initial: 3, capacity: Some(5), refill: None };
+        broker.put_budget(&api(), smaller).await.unwrap();
+        for number in [0, 149] {
+            let waiter = format!("who wants {number}");
+            let answer = broker.job_answer(&deals(), &waiter, LONG).await.unwrap().unwrap();
+            assert_eq!(answer.status, "failed", "{overtake:?}");
+            assert!(answer.error.unwrap().contains("never holds more than 5"));
+        }
+        nobody_polls(&broker).await;
+        worker.abort();
+        broker.shutdown().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_most_urgent_job_goes_first_also_when_all_scores_are_to_be_found() {
     let (disk, broker) = with_jobs(JobQueueConfig::default()).await;
     broker.ask_job(&deals(), &request_of("urgent", 0, "business")).await.unwrap();

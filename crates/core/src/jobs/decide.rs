@@ -21,6 +21,9 @@ use super::waiter::Waiter;
 /// When to try again where scores are still to be found. Whoever finds them says so before.
 const UNSORTED_WAIT: Millis = Millis(100);
 
+/// Jobs that can never be paid of which one take has done. More of them have to wait for the next.
+const NEVER_PAID_MAX: usize = 100;
+
 /// Records, and what whoever asked is told.
 type Decided = Result<(Vec<JobRecord>, JobAnswer), JobError>;
 
@@ -274,6 +277,17 @@ impl Jobs {
         let budget = queue.budget.and_then(|id| self.budgets.get(&id));
         let mut level = budget.map_or(i64::MAX, |budget| budget.level(now));
         let ahead = self.ahead_of(queue);
+        let capacity = budget.and_then(Budget::capacity).unwrap_or(u64::MAX);
+        let fail = |(number, job): (u64, &Job)| {
+            let error = self.check_payable(queue, job.cost).err()?;
+            let outcome = Outcome::Failed(error.to_string().into());
+            Some(finished(JobId::new(queue.id, number), outcome, 0, TokenReport::default(), now))
+        };
+        if queue.config.overtake == Overtake::Affordable {
+            // The search by cost finds none of them, and they would wait for ever.
+            let dear = queue.order.above(capacity).take(NEVER_PAID_MAX);
+            records.extend(dear.filter_map(|number| fail((number, queue.jobs.get(number)?))));
+        }
         let until = now.plus(lease.unwrap_or(queue.config.lease));
         // Jobs of the same key are not handed out together, so each of them is passed over behind the first.
         let mut taken: Vec<&str> = Vec::new();
@@ -284,7 +298,7 @@ impl Jobs {
                 // One at a time: the search by cost does not go on from where it was.
                 Overtake::Affordable if outcome.jobs.is_empty() => queue
                     .order
-                    .first_within(u64::try_from(level).unwrap_or(0))
+                    .first_within(u64::try_from(level).unwrap_or(0).min(capacity))
                     .and_then(|(score, number)| Some((score, number, queue.jobs.get(number)?))),
                 Overtake::Affordable => None,
                 Overtake::Never => in_order.next(),
@@ -296,16 +310,15 @@ impl Jobs {
                 }
                 break;
             };
-            let id = JobId::new(queue.id, number);
-            if let Err(error) = self.check_payable(queue, job.cost) {
+            if let Some(failed) = fail((number, job)) {
                 // The budget has become smaller since the job was asked for. It would hold up the others for ever.
-                let outcome = Outcome::Failed(error.to_string().into());
-                records.push(finished(id, outcome, 0, TokenReport::default(), now));
-                if queue.config.overtake == Overtake::Affordable {
+                records.push(failed);
+                if records.len() - outcome.jobs.len() >= NEVER_PAID_MAX {
                     break;
                 }
                 continue;
             }
+            let id = JobId::new(queue.id, number);
             if taken.contains(&job.key()) {
                 continue;
             }
@@ -333,7 +346,9 @@ impl Jobs {
                 score: score.0,
             });
         }
-        if outcome.jobs.is_empty() {
+        if outcome.jobs.is_empty() && records.len() >= NEVER_PAID_MAX {
+            outcome.again_at = Some(now);
+        } else if outcome.jobs.is_empty() {
             // One whose delay is over may come before the first, or be one that can be paid.
             outcome.again_at = outcome.again_at.into_iter().chain(queue.order.next_delayed()).min();
         }

@@ -5,6 +5,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
+use std::ops::Bound;
 
 use nexo_types::Timestamp;
 
@@ -168,6 +169,12 @@ impl Order {
     /// The first of those that cost at most so much.
     pub(super) fn first_within(&self, cost: u64) -> Option<(Score, u64)> {
         self.by_cost.range(..=cost).filter_map(|(_, jobs)| jobs.first()).min()
+    }
+
+    /// Jobs that cost more, the dearest first.
+    pub(super) fn above(&self, cost: u64) -> impl Iterator<Item = u64> + '_ {
+        let dear = self.by_cost.range((Bound::Excluded(cost), Bound::Unbounded)).rev();
+        dear.flat_map(|(_, jobs)| jobs.iter().map(|(_, number)| number))
     }
 
     /// The least that a job costs.

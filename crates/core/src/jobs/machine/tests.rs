@@ -773,6 +773,32 @@ fn what_can_never_be_paid_is_refused_or_fails_and_holds_up_nobody() {
 }
 
 #[test]
+fn what_can_never_be_paid_fails_also_where_others_may_overtake_it() {
+    let config = BudgetConfig { initial: 20, capacity: Some(20), refill: None };
+    let affordable = JobQueueConfig { overtake: Overtake::Affordable, ..JobQueueConfig::default() };
+    let mut shop = Shop::paid_by(config, affordable);
+    let dear: Vec<JobId> =
+        (0..150).map(|number| shop.ask_at(&format!("dear {number}"), 12, None).unwrap().job).collect();
+    shop.ask_at("cheap", 4, None).unwrap();
+    shop.ask_at("all of it", 10, None).unwrap();
+    let smaller = BudgetConfig { capacity: Some(10), ..config };
+    shop.give(JobCommand::PutBudget { name: api(), config: smaller }).unwrap();
+    assert_eq!(&*shop.take().unwrap().body.key, "cheap", "the first that can be paid");
+    let failed = |shop: &Shop| {
+        let has_failed = |job: &&JobId| {
+            let JobState::Finished(finish) = shop.state(**job) else { return false };
+            matches!(&finish.outcome, Outcome::Failed(error) if error.contains("never holds more than 10"))
+        };
+        dear.iter().filter(has_failed).count()
+    };
+    assert_eq!(failed(&shop), 100, "not all under one hold of the lock");
+    assert_eq!(shop.take(), None, "six tokens are left");
+    assert_eq!(failed(&shop), 150);
+    assert_eq!(shop.jobs.queue(&name()).unwrap().figures().failed, 150, "each once");
+    assert_eq!(shop.jobs.queue(&name()).unwrap().pending(), 1);
+}
+
+#[test]
 fn settings_that_cannot_be_are_refused_by_name() {
     let mut shop = Shop::new();
     let mut put = |config: JobQueueConfig| {
