@@ -132,10 +132,8 @@ impl Jobs {
             }
             JobCommand::Shrink { max } => {
                 let old = |queue: &JobQueue| -> Vec<JobRecord> {
-                    let is_old =
-                        |job: &Job| matches!(job.state, JobState::Finished(_)) && !job.is_to_answer();
-                    let jobs = queue.jobs.from(0).filter(|(_, job)| is_old(job)).take(*max);
-                    jobs.map(|(number, _)| JobRecord::Forget { job: JobId::new(queue.id, number) }).collect()
+                    let jobs = queue.answered.iter().take(*max);
+                    jobs.map(|number| JobRecord::Forget { job: JobId::new(queue.id, number) }).collect()
                 };
                 let records: Vec<JobRecord> = self.queues.values().flat_map(old).collect();
                 let count = records.len();

@@ -10,6 +10,7 @@ use super::expressions::CostRule;
 use super::figures::Figures;
 use super::job::{Job, JobState};
 use super::keys::{KeyIndex, WaiterIndex};
+use super::numbers::Numbers;
 use super::order::Order;
 use super::pending_kinds::PendingKinds;
 use super::score::{Score, ScorePolicy, Standing};
@@ -36,6 +37,10 @@ pub struct JobQueue {
     pub(super) to_answer: BTreeSet<u64>,
     pub(super) running: u64,
     pub(super) pending: u64,
+    /// Those that are pending, since numbers count up from the oldest on.
+    pub(super) pending_numbers: Numbers,
+    /// Finished jobs whose waiters all have their answers: where memory is short they are forgotten, the oldest first.
+    pub(super) answered: Numbers,
     pub(super) pending_kinds: PendingKinds,
     pub(super) memory_bytes: u64,
     // And this by whoever hands out.
@@ -48,8 +53,6 @@ pub struct JobQueue {
     again: Option<Again>,
     /// Whether another job may be the first, of which nobody was told yet.
     is_moved: bool,
-    /// No pending job has a lower number.
-    pub(super) oldest: u64,
 }
 
 /// A look at all jobs, which settings have made necessary. It is done in slices: a million jobs are not looked at under one hold
@@ -114,6 +117,8 @@ impl JobQueue {
             to_answer: BTreeSet::new(),
             running: 0,
             pending: 0,
+            pending_numbers: Numbers::default(),
+            answered: Numbers::default(),
             pending_kinds: PendingKinds::default(),
             memory_bytes: 0,
             order: Order::default(),
@@ -122,7 +127,6 @@ impl JobQueue {
             bands: Vec::new(),
             again: None,
             is_moved: false,
-            oldest: 0,
         };
         queue.configure(config, budget);
         queue
@@ -210,7 +214,7 @@ impl JobQueue {
     /// How long the oldest pending job has waited.
     #[must_use]
     pub fn oldest_age(&self, now: Timestamp) -> Option<Millis> {
-        let (_, job) = self.jobs.from(self.oldest).find(|(_, job)| job.is_pending())?;
+        let job = self.jobs.get(self.pending_numbers.first()?)?;
         Some(now.since(job.created_at))
     }
 
@@ -218,7 +222,8 @@ impl JobQueue {
     pub fn in_order(&self) -> impl Iterator<Item = Pending<'_>> {
         let listed = |(number, job)| Pending { id: JobId::new(self.id, number), job, score: job.score() };
         let first = self.order.iter().filter_map(|(_, number)| Some((number, self.jobs.get(number)?)));
-        let rest = self.jobs.from(self.oldest).filter(|(_, job)| job.is_pending() && job.standing.is_none());
+        let pending = self.pending_numbers.iter().filter_map(|number| Some((number, self.jobs.get(number)?)));
+        let rest = pending.filter(|(_, job)| job.standing.is_none());
         first.chain(rest).map(listed)
     }
 
@@ -431,16 +436,5 @@ impl JobQueue {
         let Some(job) = self.jobs.get(number) else { return Vec::new() };
         let is_pending = |other: &u64| *other != number && self.jobs.get(*other).is_some_and(Job::is_pending);
         self.keys.of(&self.jobs, job.key()).filter(is_pending).collect()
-    }
-
-    /// The lowest number that a pending job may have.
-    pub(super) fn note_pending(&mut self, number: u64) {
-        self.oldest = self.oldest.min(number);
-    }
-
-    /// Looks for the oldest pending job from where it was, so that figures find it at once.
-    pub(super) fn note_oldest(&mut self) {
-        let found = self.jobs.from(self.oldest).find(|(_, job)| job.is_pending());
-        self.oldest = found.map_or(self.next, |(number, _)| number);
     }
 }

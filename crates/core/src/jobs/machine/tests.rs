@@ -799,6 +799,54 @@ fn what_can_never_be_paid_fails_also_where_others_may_overtake_it() {
 }
 
 #[test]
+fn jobs_that_are_finished_cost_nothing_when_the_oldest_is_handed_out_again_and_again() {
+    let took = |finished: u64| {
+        let mut shop = Shop::new();
+        let urgent = shop.waiter("w", "business", Some(0));
+        shop.ask("oldest", Some(urgent));
+        let mut receipt = shop.take().unwrap().receipt;
+        for number in 0..finished {
+            shop.ask(&number.to_string(), None);
+            let done = shop.take().unwrap().receipt;
+            shop.complete(done).unwrap();
+        }
+        let began = std::time::Instant::now();
+        for _ in 0..500 {
+            shop.give(JobCommand::GiveBack { receipt }).unwrap();
+            receipt = shop.take().unwrap().receipt;
+        }
+        began.elapsed()
+    };
+    let (few, many) = (took(10), took(20_000));
+    // Looking at all of them takes hundreds of times as long.
+    assert!(many < 20 * few, "{few:?} with 10 finished jobs, {many:?} with 20,000");
+}
+
+#[test]
+fn where_memory_is_short_the_oldest_finished_jobs_are_forgotten_first() {
+    let mut shop = Shop::new();
+    let reply = Reply::Queue(QueueName::new("answers").unwrap());
+    let unanswered = Waiter { reply, ..shop.waiter("unanswered", "pro", None) };
+    shop.ask("pending", None);
+    let mut done = Vec::new();
+    for (key, waiter) in [("a", None), ("b", Some(unanswered)), ("c", None), ("d", None)] {
+        let waiter = Some(waiter.unwrap_or_else(|| shop.waiter(key, "pro", None)));
+        shop.ask(key, waiter);
+        let receipt = shop.take().unwrap().receipt;
+        shop.complete(receipt).unwrap();
+        done.push(receipt.job);
+    }
+    assert_eq!(shop.give(JobCommand::Shrink { max: 2 }).unwrap(), JobAnswer::Looked(2));
+    let left = |shop: &Shop| done.iter().map(|job| shop.jobs.job(*job).is_some()).collect::<Vec<_>>();
+    assert_eq!(left(&shop), [false, true, false, true], "b is still to be answered");
+    shop.give(JobCommand::Answered { job: done[1], before: 1 }).unwrap();
+    shop.restore();
+    assert_eq!(shop.give(JobCommand::Shrink { max: 9 }).unwrap(), JobAnswer::Looked(2));
+    assert_eq!(left(&shop), [false; 4]);
+    assert_eq!(shop.jobs.queue(&name()).unwrap().pending(), 1);
+}
+
+#[test]
 fn settings_that_cannot_be_are_refused_by_name() {
     let mut shop = Shop::new();
     let mut put = |config: JobQueueConfig| {
