@@ -151,8 +151,11 @@ impl Shared {
             std::thread::yield_now();
             more = self.jobs.cell.change(|jobs| jobs.refresh(now, REFRESH_SLICE));
         }
-        let moved = self.jobs.cell.change(Jobs::take_moved);
+        let (moved, errors) = self.jobs.cell.change(|jobs| (jobs.take_moved(), jobs.take_score_errors()));
         self.serve_takers_at(now, &moved);
+        for (queue, error) in errors {
+            tracing::warn!(%queue, %error, "a job's score cannot be evaluated, so it goes last; this is said once");
+        }
         drop(self.jobs.cell.change(Jobs::take_garbage));
         self.note_jobs_memory();
         if self.jobs.is_unanswered.swap(false, Ordering::SeqCst) {

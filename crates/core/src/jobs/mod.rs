@@ -30,6 +30,7 @@ mod pending_kinds;
 mod queue;
 mod record;
 mod score;
+mod score_failures;
 mod snapshot;
 mod state;
 mod table;

@@ -14,6 +14,7 @@ use super::numbers::Numbers;
 use super::order::Order;
 use super::pending_kinds::PendingKinds;
 use super::score::{Score, ScorePolicy, Standing};
+use super::score_failures::ScoreFailures;
 use super::table::JobTable;
 
 /// A job queue.
@@ -46,6 +47,7 @@ pub struct JobQueue {
     // And this by whoever hands out.
     pub(super) order: Order,
     policy: ScorePolicy,
+    pub(super) failures: ScoreFailures,
     costs: BTreeMap<Arc<str>, CostRule>,
     /// How many jobs have a score in each band.
     bands: Vec<u64>,
@@ -123,6 +125,7 @@ impl JobQueue {
             memory_bytes: 0,
             order: Order::default(),
             policy: ScorePolicy::Default,
+            failures: ScoreFailures::default(),
             costs: BTreeMap::new(),
             bands: Vec::new(),
             again: None,
@@ -211,6 +214,19 @@ impl JobQueue {
         counts.map(|(band, jobs)| BandCount { name: Arc::clone(&band.name), jobs: *jobs }).collect()
     }
 
+    /// How often a score could not be found since this node has had the queue. Such jobs go last.
+    #[must_use]
+    pub const fn score_failures(&self) -> u64 {
+        self.failures.count()
+    }
+
+    /// Why the policy that it has failed last, if it has, and for which job.
+    #[must_use]
+    pub fn score_error(&self) -> Option<String> {
+        let (number, error) = self.failures.last()?;
+        Some(format!("job {}: {error}", JobId::new(self.id, *number)))
+    }
+
     /// How long the oldest pending job has waited.
     #[must_use]
     pub fn oldest_age(&self, now: Timestamp) -> Option<Millis> {
@@ -284,6 +300,7 @@ impl JobQueue {
         if scores {
             // What cannot be compiled was checked when it was set, so a later build knows less. The default is better than nothing.
             self.policy = ScorePolicy::new(config.score.as_deref()).unwrap_or(ScorePolicy::Default);
+            self.failures.begin_anew();
         }
         let rule =
             |(kind, source): (&Arc<str>, &Arc<str>)| Some((Arc::clone(kind), CostRule::new(source).ok()?));
@@ -361,12 +378,16 @@ impl JobQueue {
     /// have been taken out. A million jobs come by here again and again, and none of them is in the processor's caches. So all
     /// are looked at before any is moved: then the memory of several is waited for at once.
     fn stand_again(&mut self, now: Timestamp, max: usize) {
-        let Self { order, jobs, policy, config, bands, again, .. } = self;
+        let Self { order, jobs, policy, failures, config, bands, again, .. } = self;
         let ended = std::iter::from_fn(|| order.next_changed(now)).take(max);
         let stand = |(until, number): (Timestamp, u64)| {
             let job = jobs.get(number)?;
             let before = job.standing.filter(|standing| standing.until == until)?;
-            Some((number, job.cost, before, policy.standing(job, now)))
+            let (standing, error) = policy.standing(job, now);
+            if let Some(error) = error {
+                failures.note(number, &error);
+            }
+            Some((number, job.cost, before, standing))
         };
         let moves: Vec<(u64, u64, Standing, Standing)> = ended.filter_map(stand).collect();
         for (number, cost, before, standing) in moves {
@@ -421,7 +442,10 @@ impl JobQueue {
         if is_running {
             return;
         }
-        let standing = self.policy.standing(job, now);
+        let (standing, error) = self.policy.standing(job, now);
+        if let Some(error) = error {
+            self.failures.note(number, &error);
+        }
         self.order.insert(number, job.cost, standing);
         if self.counts(number) {
             self.bands[self.config.band_of(standing.score.0)] += 1;

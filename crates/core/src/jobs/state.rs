@@ -1,6 +1,7 @@
 //! All job queues and budgets that share a log of records, and how to find what is in them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use nexo_types::{BudgetId, BudgetName, JobId, JobQueueId, JobQueueName, Timestamp};
 
@@ -21,6 +22,8 @@ pub struct Jobs {
     pub(super) wanted: BTreeSet<JobQueueId>,
     /// Queues of which another job may be the first since somebody asked. Not durable.
     pub(super) moved: BTreeSet<JobQueueId>,
+    /// Queues with scores that could not be found for a reason that nobody was told yet. Not durable.
+    pub(super) failing: BTreeSet<JobQueueId>,
     /// Ids are not given twice.
     pub(super) next_queue: u32,
     pub(super) next_budget: u32,
@@ -119,13 +122,34 @@ impl Jobs {
             if moved {
                 self.moved.insert(queue.id);
             }
+            if queue.failures.has_untold() {
+                self.failing.insert(queue.id);
+            }
         }
         more
     }
 
     /// The same for one queue, for somebody who then takes jobs from it. What [`Self::take_moved`] gives is not about that.
     pub fn refresh_queue(&mut self, queue: JobQueueId, now: Timestamp, max: usize) -> Refreshed {
-        self.queues.get_mut(&queue).map(|queue| queue.refresh(now, max)).unwrap_or_default()
+        let Some(queue) = self.queues.get_mut(&queue) else { return Refreshed::default() };
+        let refreshed = queue.refresh(now, max);
+        if queue.failures.has_untold() {
+            self.failing.insert(queue.id);
+        }
+        refreshed
+    }
+
+    /// Why scores could not be found, by queue: each reason once for each policy, and not more than a few.
+    #[must_use]
+    pub fn take_score_errors(&mut self) -> Vec<(JobQueueName, Arc<str>)> {
+        let mut errors = Vec::new();
+        for id in std::mem::take(&mut self.failing) {
+            if let Some(queue) = self.queues.get_mut(&id) {
+                let name = &queue.name;
+                errors.extend(queue.failures.take_untold().into_iter().map(|error| (name.clone(), error)));
+            }
+        }
+        errors
     }
 
     /// Queues of which another job may be the first, or more jobs can be handed out, since this was last asked: time has passed, a

@@ -883,3 +883,36 @@ fn a_queues_own_policy_decides_and_follows_the_clock_too() {
     shop.give(JobCommand::PutQueue { name: name(), config: Arc::new(failing) }).unwrap();
     assert_eq!(shop.score(job), f64::MAX, "who cannot be scored goes last");
 }
+
+#[test]
+fn why_a_score_cannot_be_found_is_told_once_and_kept_until_there_is_another_policy() {
+    let failing = JobQueueConfig { score: Some("100 / (waiters - 1)".into()), ..JobQueueConfig::default() };
+    let mut shop = Shop::with(failing.clone());
+    for key in ["a", "b"] {
+        let waiter = shop.waiter(key, "pro", None);
+        shop.ask(key, Some(waiter));
+    }
+    let told = |shop: &mut Shop| shop.jobs.take_score_errors();
+    let errors = told(&mut shop);
+    assert_eq!(errors.len(), 1, "both fail in the same way: {errors:?}");
+    let (queue, error) = &errors[0];
+    assert!(*queue == name() && error.contains("zero"), "{error}");
+    let known = |shop: &Shop| {
+        let queue = shop.jobs.queue(&name()).unwrap();
+        (queue.score_failures(), queue.score_error())
+    };
+    assert_eq!(known(&shop), (2, Some(format!("job 1: {error}"))));
+    let second = shop.waiter("second", "pro", None);
+    shop.ask("a", Some(second));
+    assert_eq!((known(&shop).0, told(&mut shop)), (2, Vec::new()), "with two waiters it can be evaluated");
+    for score in [None, failing.score] {
+        let config = JobQueueConfig { score, ..JobQueueConfig::default() };
+        shop.give(JobCommand::PutQueue { name: name(), config: Arc::new(config) }).unwrap();
+        let is_failing = known(&shop).1.is_some();
+        assert_eq!(told(&mut shop).len(), usize::from(is_failing));
+    }
+    assert_eq!(known(&shop).0, 3);
+    let huge = JobQueueConfig { score: Some("1e308 * 10.0".into()), ..JobQueueConfig::default() };
+    shop.give(JobCommand::PutQueue { name: name(), config: Arc::new(huge) }).unwrap();
+    assert!(known(&shop).1.unwrap().contains("it is inf"));
+}
