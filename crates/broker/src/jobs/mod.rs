@@ -220,6 +220,7 @@ impl Shared {
     /// Others are in place of the job queues that there were: there may be something to do.
     pub(crate) fn wake_jobs(self: &Arc<Self>) {
         self.jobs.ticker.wake_by(Timestamp(0));
+        self.serve_all_takers();
         if self.jobs.look(|jobs| jobs.to_answer(1).next().is_some()) {
             self.answer_jobs_soon();
         }

@@ -129,6 +129,14 @@ impl Shared {
         self.serve_lines(&mut takers, queues);
     }
 
+    /// Has all who wait look again. The job queues that are in place of others do not know yet for which of them workers wait.
+    pub(super) fn serve_all_takers(self: &Arc<Self>) {
+        let mut takers = self.jobs.takers.lock();
+        let all: BTreeSet<JobQueueId> = takers.by_queue.keys().copied().collect();
+        self.jobs.cell.change(|jobs| all.iter().for_each(|id| jobs.set_wanted(*id, true)));
+        self.serve_lines(&mut takers, all);
+    }
+
     /// Serves those whose jobs may be paid by now, and those of queues that have another first job.
     pub(super) fn serve_takers_at(self: &Arc<Self>, now: Timestamp, moved: &BTreeSet<JobQueueId>) {
         let mut takers = self.jobs.takers.lock();
