@@ -48,7 +48,7 @@ pub(crate) struct JobFigures {
 
 type QueueCounter = (&'static str, &'static str, fn(&JobQueue) -> u64);
 
-const QUEUE_COUNTERS: [QueueCounter; 10] = [
+const QUEUE_COUNTERS: [QueueCounter; 11] = [
     ("nexo_jobs_created", "Requests that made a job", |queue| queue.figures().created),
     ("nexo_jobs_joined", "Requests that joined a job", |queue| queue.figures().joined),
     ("nexo_jobs_cache_hits", "Requests that a cached result answered", |queue| queue.figures().cache_hits),
@@ -61,6 +61,9 @@ const QUEUE_COUNTERS: [QueueCounter; 10] = [
     }),
     ("nexo_jobs_answered", "Waiters that were answered", |queue| queue.figures().answered),
     ("nexo_jobs_tokens_used", "Tokens that jobs used", |queue| queue.figures().tokens),
+    ("nexo_jobs_score_failures", "Scores that could not be evaluated, since the broker started", |queue| {
+        queue.score_failures()
+    }),
 ];
 
 type Gauge = (&'static str, &'static str, fn(&Row) -> f64);
@@ -345,6 +348,7 @@ mod tests {
             "nexo_jobs_type_wait_count_total{queue=\"deals\",vhost=\"/\",type=\"search\"} 1",
             "nexo_jobs_type_run_seconds_sum_total{queue=\"deals\",vhost=\"/\",type=\"search\"} 0",
             "nexo_jobs_type_response_count_total{queue=\"deals\",vhost=\"/\",type=\"search\"} 0",
+            "nexo_jobs_score_failures_total{queue=\"deals\",vhost=\"/\"} 0",
             "nexo_budget_tokens{budget=\"api\",vhost=\"/\"} 17",
             "nexo_jobs_run_count_total{queue=\"deals\",vhost=\"/\"} 1",
         ] {

@@ -173,6 +173,18 @@ async fn a_refusal_names_what_is_wrong() {
 }
 
 #[tokio::test]
+async fn why_a_score_cannot_be_evaluated_is_shown() {
+    let managed = with_deals(json!({"score": "100 / (waiters - 1)"})).await;
+    let shown = managed.get(DEALS).await;
+    assert_eq!((&shown["score_error"], &shown["score_failures"]), (&Value::Null, &json!(0)));
+    let asked = json!({"key": "phones", "waiter": {"id": "w"}});
+    managed.expect(200, "POST", &format!("{DEALS}/ask"), Some(asked)).await;
+    let shown = managed.until(DEALS, |shown| shown["score_failures"] != 0).await;
+    let error = shown["score_error"].as_str().unwrap();
+    assert!(error.starts_with("job 0: ") && error.contains("zero"), "{error}");
+}
+
+#[tokio::test]
 async fn a_worker_that_wants_no_job_or_too_many_is_told_so() {
     let managed = with_deals(json!({})).await;
     for max in [0, 1_001] {

@@ -11,10 +11,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use common::*;
 use nexo_broker::job_rules::{
-    AskedState, BudgetConfig, EmptyAnswers, Handed, JobQueueConfig, Refill, Reply, Settled, TokenReport,
+    AskedState, BudgetConfig, EmptyAnswers, Handed, JobQueueConfig, Overtake, Refill, Reply, Settled,
+    TokenReport,
 };
 use nexo_broker::topology::VhostSpec;
-use nexo_broker::{Broker, JobCallError, JobRequest, QueueConfig, WaiterAnswer, WaiterRequest};
+use nexo_broker::{Backoff, Broker, JobCallError, JobRequest, QueueConfig, WaiterAnswer, WaiterRequest};
 use nexo_log::disk::MemoryDisk;
 use nexo_types::{BudgetName, JobQueueName, Millis, VhostName};
 use serde_json::{Value, json};
@@ -65,6 +66,45 @@ async fn with_jobs(config: JobQueueConfig) -> (MemoryDisk, Broker) {
 
 async fn take(broker: &Broker, wait: Duration) -> Option<Handed> {
     broker.take_jobs(&deals(), "worker", None, 1, wait).await.unwrap().pop()
+}
+
+/// A worker that waits for a job of a queue, and tells the key of the one it gets.
+async fn a_waiting_worker(broker: &Broker, queue: &JobQueueName) -> tokio::task::JoinHandle<Option<String>> {
+    let (waiting, queue, before) = (broker.clone(), queue.clone(), broker.waiting_workers());
+    let worker = tokio::spawn(async move {
+        let handed = waiting.take_jobs(&queue, "worker", None, 1, LONG).await.unwrap().pop()?;
+        Some(handed.body.key.to_string())
+    });
+    while broker.waiting_workers() == before {
+        tokio::task::yield_now().await;
+    }
+    worker
+}
+
+/// A request that costs so many tokens, by somebody of a class.
+fn request_of(key: &str, cost: u64, class: &str) -> JobRequest {
+    let waiter = WaiterRequest { class: class.into(), ..waiter(&format!("who wants {key}"), Reply::Call) };
+    JobRequest { cost: Some(cost), ..request(key, Some(waiter)) }
+}
+
+/// A budget with so many tokens, of which no more come, and queues that it pays for.
+async fn with_tokens(initial: u64, queues: &[&JobQueueName]) -> Broker {
+    let broker = open(&MemoryDisk::new());
+    broker.put_budget(&api(), BudgetConfig { initial, ..BudgetConfig::default() }).await.unwrap();
+    for queue in queues {
+        let config = JobQueueConfig { budget: Some(api()), ..JobQueueConfig::default() };
+        broker.put_job_queue(queue, config).await.unwrap();
+    }
+    broker
+}
+
+/// Holds that time is brought to job queues only when there is something to do.
+async fn nobody_polls(broker: &Broker) {
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let before = broker.job_ticks();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let ticks = broker.job_ticks() - before;
+    assert!(ticks <= 3, "the thread of job queues looked {ticks} times for nothing");
 }
 
 async fn complete(broker: &Broker, handed: &Handed, result: &Value) {
@@ -165,6 +205,178 @@ async fn a_worker_that_waits_wakes_when_tokens_arrive() {
     }
     let (budget, _) = broker.budget(&api()).unwrap();
     assert_eq!((budget.used_total(), budget.reserved()), (8, 0));
+    broker.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_polls_while_a_job_waits_behind_a_dear_one_of_another_queue() {
+    let other = JobQueueName::new("other").unwrap();
+    let broker = with_tokens(3, &[&other, &deals()]).await;
+    let (dear, cheap) = (a_waiting_worker(&broker, &deals()).await, a_waiting_worker(&broker, &other).await);
+    broker.ask_job(&deals(), &request_of("dear", 5, "business")).await.unwrap();
+    broker.ask_job(&other, &request_of("cheap", 1, "free")).await.unwrap();
+    nobody_polls(&broker).await;
+    assert_eq!(broker.waiting_workers(), 2, "three tokens pay for the cheap one, whose turn it is not");
+    broker.grant_tokens(&api(), 2, None).await.unwrap();
+    assert_eq!(dear.await.unwrap().unwrap(), "dear");
+    nobody_polls(&broker).await;
+    broker.grant_tokens(&api(), 1, None).await.unwrap();
+    assert_eq!(cheap.await.unwrap().unwrap(), "cheap");
+    broker.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_waited_behind_another_queue_goes_when_nobody_would_work_on_that_one() {
+    let other = JobQueueName::new("other").unwrap();
+    for is_cancelled in [false, true] {
+        let broker = with_tokens(3, &[&other, &deals()]).await;
+        let dear = a_waiting_worker(&broker, &deals()).await;
+        let cheap = a_waiting_worker(&broker, &other).await;
+        let asked = broker.ask_job(&deals(), &request_of("dear", 5, "business")).await.unwrap();
+        broker.ask_job(&other, &request_of("cheap", 1, "free")).await.unwrap();
+        nobody_polls(&broker).await;
+        if is_cancelled {
+            broker.cancel_job(asked.job).await.unwrap();
+        } else {
+            dear.abort();
+        }
+        assert_eq!(cheap.await.unwrap().unwrap(), "cheap");
+        broker.shutdown().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dear_job_is_paid_at_last_where_cheap_ones_of_another_queue_keep_coming() {
+    let other = JobQueueName::new("other").unwrap();
+    let broker = with_tokens(0, &[&other, &deals()]).await;
+    // All that it ever holds is what the dear one costs.
+    let refill = Some(Refill { tokens: 1, every: Millis(5) });
+    let config = BudgetConfig { initial: 0, capacity: Some(5), refill };
+    broker.put_budget(&api(), config).await.unwrap();
+    for number in 0..1_000 {
+        broker.ask_job(&other, &request_of(&format!("cheap {number}"), 1, "free")).await.unwrap();
+    }
+    let cheap = broker.clone();
+    let taking = tokio::spawn(async move {
+        while !cheap.take_jobs(&other, "worker", None, 1, LONG).await.unwrap().is_empty() {}
+    });
+    let reserved = || broker.budget(&api()).unwrap().0.reserved();
+    eventually("what there was is spent", || reserved() > 5).await;
+    broker.ask_job(&deals(), &request_of("dear", 5, "business")).await.unwrap();
+    let dear = a_waiting_worker(&broker, &deals()).await;
+    assert_eq!(dear.await.unwrap().unwrap(), "dear");
+    assert!(reserved() < 1_000, "there are still cheap ones");
+    taking.abort();
+    broker.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_waits_wakes_when_the_clock_puts_a_job_first_that_can_be_paid() {
+    let broker = with_tokens(1, &[&deals()]).await;
+    broker.ask_job(&deals(), &request_of("dear", 5, "free")).await.unwrap();
+    let mut cheap = request_of("cheap", 1, "free");
+    // Half an hour ahead is as far as any, and a moment later it is not.
+    let due = broker.look_at_jobs(|_, now| now).plus(Millis(30 * 60_000 + 500));
+    cheap.waiter.as_mut().unwrap().due = Some(due);
+    broker.ask_job(&deals(), &cheap).await.unwrap();
+    assert_eq!(a_waiting_worker(&broker, &deals()).await.await.unwrap().unwrap(), "cheap");
+    broker.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_waits_wakes_when_a_delay_ends_before_tokens_come() {
+    for (overtake, cost) in [(Overtake::Never, 1), (Overtake::Affordable, 0)] {
+        let broker = with_tokens(cost, &[]).await;
+        let refill = Some(Refill { tokens: 10, every: Millis::from_secs(60) });
+        broker
+            .put_budget(&api(), BudgetConfig { initial: cost, refill, ..BudgetConfig::default() })
+            .await
+            .unwrap();
+        let retry = Backoff::Fixed { delay: Millis(300) };
+        let config = JobQueueConfig { budget: Some(api()), overtake, retry, ..JobQueueConfig::default() };
+        broker.put_job_queue(&deals(), config).await.unwrap();
+        broker.ask_job(&deals(), &request_of("cheap", cost, "business")).await.unwrap();
+        let handed = take(&broker, LONG).await.unwrap();
+        broker.ask_job(&deals(), &request_of("dear", 5, "free")).await.unwrap();
+        let waiting = a_waiting_worker(&broker, &deals()).await;
+        broker.fail_job(handed.receipt, "no", Some(0), TokenReport::default(), true).await.unwrap();
+        assert_eq!(waiting.await.unwrap().unwrap(), "cheap", "{overtake:?}");
+        broker.shutdown().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_waited_behind_another_queue_goes_when_that_one_is_less_urgent() {
+    let other = JobQueueName::new("other").unwrap();
+    let broker = with_tokens(3, &[&other, &deals()]).await;
+    let dear = a_waiting_worker(&broker, &deals()).await;
+    let cheap = a_waiting_worker(&broker, &other).await;
+    broker.ask_job(&deals(), &request_of("dear", 5, "business")).await.unwrap();
+    let patient = WaiterRequest { class: "free".into(), ..waiter("patient", Reply::Call) };
+    broker.ask_job(&deals(), &request("dear", Some(patient))).await.unwrap();
+    broker.ask_job(&other, &request_of("cheap", 1, "pro")).await.unwrap();
+    nobody_polls(&broker).await;
+    broker.leave_job(&deals(), "who wants dear").await.unwrap();
+    assert_eq!(cheap.await.unwrap().unwrap(), "cheap");
+    dear.abort();
+    broker.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_waits_for_a_job_that_can_never_be_paid_is_told() {
+    for overtake in [Overtake::Never, Overtake::Affordable] {
+        let broker = with_tokens(3, &[]).await;
+        let config = JobQueueConfig { budget: Some(api()), overtake, ..JobQueueConfig::default() };
+        broker.put_job_queue(&deals(), config).await.unwrap();
+        // More of them than one take has fail.
+        for number in 0..150 {
+            let dear = request_of(&number.to_string(), 8, "free");
+            broker.ask_job(&deals(), &dear).await.unwrap();
+        }
+        let worker = a_waiting_worker(&broker, &deals()).await;
+        let smaller = BudgetConfig { initial: 3, capacity: Some(5), refill: None };
+        broker.put_budget(&api(), smaller).await.unwrap();
+        for number in [0, 149] {
+            let waiter = format!("who wants {number}");
+            let answer = broker.job_answer(&deals(), &waiter, LONG).await.unwrap().unwrap();
+            assert_eq!(answer.status, "failed", "{overtake:?}");
+            assert!(answer.error.unwrap().contains("never holds more than 5"));
+        }
+        nobody_polls(&broker).await;
+        worker.abort();
+        broker.shutdown().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_most_urgent_job_goes_first_also_when_all_scores_are_to_be_found() {
+    let (disk, broker) = with_jobs(JobQueueConfig::default()).await;
+    broker.ask_job(&deals(), &request_of("urgent", 0, "business")).await.unwrap();
+    let asking = (0..8).map(|part| {
+        let broker = broker.clone();
+        tokio::spawn(async move {
+            for number in 0..500 {
+                let asked = request_of(&format!("free {part} {number}"), 0, "free");
+                broker.ask_job(&deals(), &asked).await.unwrap();
+            }
+        })
+    });
+    for task in asking.collect::<Vec<_>>() {
+        task.await.unwrap();
+    }
+    let first = async |broker: &Broker| {
+        let handed = take(broker, NOW).await.expect("it is told that there is none only if there is none");
+        broker.give_back_job(handed.receipt).await.unwrap();
+        handed.body.key.to_string()
+    };
+    for score in ["class", "class * 2", "class * 3 + waiters"] {
+        let config = JobQueueConfig { score: Some(score.into()), ..JobQueueConfig::default() };
+        broker.put_job_queue(&deals(), config).await.unwrap();
+        assert_eq!(first(&broker).await, "urgent", "{score}");
+    }
+    broker.shutdown().await;
+    let broker = open(&disk);
+    assert_eq!(first(&broker).await, "urgent");
     broker.shutdown().await;
 }
 

@@ -327,6 +327,25 @@ async fn the_most_urgent_goes_first_as_far_as_tokens_reach() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn why_a_score_cannot_be_evaluated_is_told() {
+    let (_served, caller) = with_deals().await;
+    let score = Some("100 / (waiters - 1)".into());
+    caller.put("deals", proto::JobQueueConfig { score, ..Default::default() }).await.unwrap();
+    assert_eq!(caller.figures().await.unwrap().score_error, "");
+    caller.ask(proto::AskJobRequest { waiter: Some(waiter("w")), ..work("k") }).await.unwrap();
+    let figures = within(async {
+        loop {
+            let figures = caller.figures().await.unwrap();
+            if figures.score_failures > 0 {
+                return figures;
+            }
+        }
+    })
+    .await;
+    assert!(figures.score_error.contains("zero"), "{}", figures.score_error);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_job_fails_comes_back_is_given_back_and_is_cancelled() {
     let (_served, caller) = with_deals().await;
     let retry = Some(proto::Retry { policy: Some(proto::retry::Policy::None(proto::NoRetryDelay {})) });

@@ -39,6 +39,12 @@ impl Broker {
         self.shared.jobs.takers.lock().len()
     }
 
+    /// How often the thread that brings time to job queues has looked whether there is something to do. It does not while nothing is.
+    #[must_use]
+    pub fn job_ticks(&self) -> u64 {
+        self.shared.jobs.ticker.ticks()
+    }
+
     /// Deletes a job queue with all its jobs. Nobody is answered.
     ///
     /// # Errors

@@ -69,6 +69,8 @@ pub(crate) struct JobsCell {
 struct Touched {
     queue: Option<JobQueueId>,
     budget: Option<BudgetId>,
+    /// Whether another job of the queue may be the first. Other queues may have waited behind the one before.
+    is_moved: bool,
     /// Anything.
     all: bool,
 }
@@ -131,12 +133,15 @@ impl Shared {
         self: &Arc<Self>,
         command: &JobCommand,
     ) -> Result<(JobAnswer, Written, Touched), JobCallError> {
-        self.decide_jobs(claim_of(command), |jobs, now| {
+        let mut is_moved = false;
+        let decided = self.decide_jobs(claim_of(command), |jobs, now| {
             if let JobCommand::Take { queue, .. } = command {
-                refresh_before_take(jobs, queue, now);
+                is_moved = refresh_before_take(jobs, queue, now);
             }
             jobs.decide_command(now, command)
-        })
+        });
+        let (answer, written, touched) = decided?;
+        Ok((answer, written, Touched { is_moved, ..touched }))
     }
 
     /// Has something decided, written down and applied, without serving workers that wait.
@@ -162,7 +167,8 @@ impl Shared {
             claim,
             |jobs, _| {
                 let mut follow = follow.borrow_mut();
-                let queue = follow.job.and_then(|job: JobId| jobs.queue_by_id(job.queue()));
+                let id = follow.job.map(|job: JobId| job.queue()).or(follow.settings);
+                let queue = id.and_then(|id| jobs.queue_by_id(id));
                 wake_by = queue.and_then(JobQueue::next_wake);
                 follow.to_answer.retain(|job| jobs.is_to_answer(*job));
             },
@@ -215,6 +221,7 @@ impl Shared {
     /// Others are in place of the job queues that there were: there may be something to do.
     pub(crate) fn wake_jobs(self: &Arc<Self>) {
         self.jobs.ticker.wake_by(Timestamp(0));
+        self.serve_all_takers();
         if self.jobs.look(|jobs| jobs.to_answer(1).next().is_some()) {
             self.answer_jobs_soon();
         }
@@ -251,10 +258,11 @@ impl Shared {
     }
 }
 
-/// Brings the scores of a queue up to the moment, as far as one hold of the lock allows; the ticker does it besides.
-fn refresh_before_take(jobs: &mut Jobs, queue: &nexo_types::JobQueueName, now: Timestamp) {
-    let Some(id) = jobs.queue(queue).map(JobQueue::id) else { return };
-    jobs.refresh_queue(id, now, REFRESH_MAX);
+/// Brings the scores of a queue up to the moment, as far as one hold of the lock allows; the ticker does it besides. Says whether
+/// another job may be the first.
+fn refresh_before_take(jobs: &mut Jobs, queue: &nexo_types::JobQueueName, now: Timestamp) -> bool {
+    let Some(id) = jobs.queue(queue).map(JobQueue::id) else { return false };
+    jobs.refresh_queue(id, now, REFRESH_MAX).moved
 }
 
 /// What brings bytes in waits for room on a disk that runs full; what frees some has the last of it.
@@ -290,6 +298,8 @@ struct Follow {
     to_answer: Vec<JobId>,
     /// The last job that a record was about.
     job: Option<JobId>,
+    /// The queue that has other settings, by which the order of its jobs may be another one.
+    settings: Option<JobQueueId>,
 }
 
 impl Follow {
@@ -319,12 +329,16 @@ impl Follow {
                 JobRecord::Report { budget, .. } | JobRecord::Grant { budget, .. } => {
                     follow.touched.budget = Some(*budget);
                 }
-                JobRecord::PutQueue { .. }
-                | JobRecord::PutBudget { .. }
+                JobRecord::PutQueue { queue, .. } => {
+                    follow.touched.all = true;
+                    follow.settings = Some(*queue);
+                }
+                JobRecord::PutBudget { .. }
                 | JobRecord::DeleteQueue { .. }
                 | JobRecord::ForgetVhost { .. } => follow.touched.all = true,
-                JobRecord::Answered { job, .. } => follow.job = Some(*job),
-                JobRecord::Leave { .. } | JobRecord::Forget { .. } | JobRecord::DeleteBudget { .. } => {}
+                // The score of a job whose waiter has left is found by the ticker, if nobody takes one before.
+                JobRecord::Answered { job, .. } | JobRecord::Leave { job, .. } => follow.job = Some(*job),
+                JobRecord::Forget { .. } | JobRecord::DeleteBudget { .. } => {}
             }
         }
         follow

@@ -2,7 +2,7 @@
 //! clock, and tokens that arrive for workers that wait.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -20,6 +20,8 @@ const DUE_MAX: usize = 256;
 pub(super) const REFRESH_EVERY: Duration = Duration::from_millis(5);
 /// Jobs whose scores are looked at under one hold of the lock: less than a tenth of a millisecond, which nobody notices.
 const REFRESH_SLICE: usize = 24;
+/// How long scores are looked at before something else has its turn. After a start a million jobs have none.
+const REFRESH_TURN: Duration = Duration::from_millis(20);
 /// How long to wait where the log has no room.
 const BUSY_WAIT: Duration = Duration::from_millis(5);
 /// Longest sleep: what jobs take in memory is looked at meanwhile.
@@ -30,6 +32,8 @@ const SLEEP_MAX: Duration = Duration::from_secs(60);
 pub(super) struct Ticker {
     signal: Arc<Signal>,
     thread: Mutex<Option<JoinHandle<()>>>,
+    /// How often it has looked.
+    ticks: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -67,6 +71,11 @@ impl Ticker {
         };
         *self.thread.lock() = Some(shared.threads.spawn(NAME, run)?);
         Ok(())
+    }
+
+    /// How often it has looked.
+    pub(super) fn ticks(&self) -> u64 {
+        self.ticks.load(Ordering::Relaxed)
     }
 
     /// Has it look at this moment, or before.
@@ -119,6 +128,7 @@ impl Signal {
 impl Shared {
     /// Does what time brings, in slices, and says when to look again.
     fn tick_jobs(self: &Arc<Self>) -> Timestamp {
+        self.jobs.ticker.ticks.fetch_add(1, Ordering::Relaxed);
         let soon = |wait: Duration| self.clock.now().plus(wait.into());
         if self.journal.standing() != Standing::Serving {
             // Another node brings them time. Whoever is elected is woken.
@@ -134,16 +144,25 @@ impl Shared {
                 }
             }
         }
-        let now = self.clock.now();
-        while self.jobs.cell.change(|jobs| jobs.refresh(now, REFRESH_SLICE)) {
+        let (now, began) = (self.clock.now(), Instant::now());
+        let mut more = self.jobs.cell.change(|jobs| jobs.refresh(now, REFRESH_SLICE));
+        while more && began.elapsed() < REFRESH_TURN {
             // Whoever asks for something goes first.
             std::thread::yield_now();
+            more = self.jobs.cell.change(|jobs| jobs.refresh(now, REFRESH_SLICE));
         }
-        self.serve_takers_at(now);
+        let (moved, errors) = self.jobs.cell.change(|jobs| (jobs.take_moved(), jobs.take_score_errors()));
+        self.serve_takers_at(now, &moved);
+        for (queue, error) in errors {
+            tracing::warn!(%queue, %error, "a job's score cannot be evaluated, so it goes last; this is said once");
+        }
         drop(self.jobs.cell.change(Jobs::take_garbage));
         self.note_jobs_memory();
         if self.jobs.is_unanswered.swap(false, Ordering::SeqCst) {
             self.answer_jobs_soon();
+        }
+        if more {
+            return self.clock.now();
         }
         let (due, refresh) = self.jobs.look(|jobs| (jobs.next_due(), jobs.next_refresh()));
         let refresh = refresh.map(|at| at.max(soon(REFRESH_EVERY)));

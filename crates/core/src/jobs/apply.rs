@@ -119,7 +119,7 @@ impl Jobs {
             // Others of its key may be handed out only when it is not running.
             for sibling in queue.siblings(number) {
                 queue.take_out(sibling);
-                queue.order.rescore(sibling);
+                queue.rescore(sibling);
             }
         }
     }
@@ -338,6 +338,8 @@ impl Jobs {
         }
         if let Some(job) = queue.jobs.remove(number) {
             queue.unlist(number, &job);
+            queue.pending_numbers.remove(number);
+            queue.answered.remove(number);
             queue.pending_kinds.remove(job.kind(), number);
             queue.keys.remove(job.key(), number);
         }
@@ -393,14 +395,17 @@ impl JobQueue {
         self.running += u64::from(is_running);
         if is_pending {
             self.pending += 1;
+            self.pending_numbers.insert(number);
             self.pending_kinds.insert(job.kind(), number);
-            self.order.rescore(number);
-            self.note_pending(number);
+            self.rescore(number);
         } else {
+            self.pending_numbers.remove(number);
             self.pending_kinds.remove(job.kind(), number);
-            if number == self.oldest {
-                self.note_oldest();
-            }
+        }
+        if !is_pending && !is_running && !is_to_answer {
+            self.answered.insert(number);
+        } else {
+            self.answered.remove(number);
         }
         if let Some(key) = unfound {
             self.keys.remove(&key, number);

@@ -152,10 +152,13 @@ impl Budget {
     /// When tokens come next, and how many: `None` if nobody knows of any.
     #[must_use]
     pub fn next_tokens(&self, now: Timestamp) -> Option<(Timestamp, u64)> {
-        let settled = self.at(now);
-        let refill =
-            (settled.next_refill != Timestamp::MAX).then(|| (settled.next_refill, settled.refill_tokens()));
-        let grant = settled.grants.first_key_value().map(|(at, tokens)| (*at, *tokens));
+        self.at(now).coming()
+    }
+
+    /// The same, as of the moment that it was brought up to.
+    fn coming(&self) -> Option<(Timestamp, u64)> {
+        let refill = (self.next_refill != Timestamp::MAX).then(|| (self.next_refill, self.refill_tokens()));
+        let grant = self.grants.first_key_value().map(|(at, tokens)| (*at, *tokens));
         refill.into_iter().chain(grant).min()
     }
 
@@ -176,16 +179,17 @@ impl Budget {
     pub fn pays_at(&self, now: Timestamp, cost: u64) -> Option<Timestamp> {
         let mut budget = self.at(now);
         loop {
-            if budget.pays(budget.as_of, cost) {
+            if cost == 0 || budget.level >= cost as i64 {
                 return Some(budget.as_of.max(now));
             }
-            let (at, tokens) = budget.next_tokens(budget.as_of)?;
+            let (at, tokens) = budget.coming()?;
             let missing = (cost as i64).saturating_sub(budget.level).max(1) as u64;
-            // Many refills in one step, unless a grant comes before.
+            // Many refills in one step, as far as the next grant.
             let steps = missing.div_ceil(tokens.max(1)).max(1);
-            let until = match (self.config.refill, budget.grants.first_key_value()) {
-                (Some(refill), None) if at == budget.next_refill => {
-                    Timestamp(at.0.saturating_add(refill.every.0.saturating_mul(steps - 1)))
+            let grant = budget.grants.keys().next().copied().unwrap_or(Timestamp::MAX);
+            let until = match self.config.refill {
+                Some(refill) if at == budget.next_refill => {
+                    Timestamp(at.0.saturating_add(refill.every.0.saturating_mul(steps - 1))).min(grant)
                 }
                 _ => at,
             };
@@ -417,6 +421,19 @@ mod tests {
         budget.report(Timestamp(2), &report);
         assert_eq!(budget.level(Timestamp(2)), 3);
         assert_eq!(budget.pays_at(Timestamp(2), 6), Some(Timestamp(502)));
+    }
+
+    #[test]
+    fn it_is_known_at_once_when_many_refills_and_grants_pay() {
+        let refill = Some(Refill { tokens: 1, every: Millis(1) });
+        let mut budget = budget(BudgetConfig { initial: 0, capacity: None, refill });
+        for second in 1..=1000 {
+            budget.grant(Timestamp(0), Timestamp(second * 1_000_000), 7);
+        }
+        assert_eq!(budget.pays_at(Timestamp(0), 999_999), Some(Timestamp(999_999)));
+        assert_eq!(budget.pays_at(Timestamp(0), 1_000_001), Some(Timestamp(1_000_000)));
+        assert_eq!(budget.pays_at(Timestamp(0), 1_500_007), Some(Timestamp(1_500_000)));
+        assert_eq!(budget.pays_at(Timestamp(0), 2_000_008_000), Some(Timestamp(2_000_001_000)));
     }
 
     #[test]

@@ -207,6 +207,11 @@ pub struct TakeOutcome {
     pub jobs: Vec<Handed>,
     /// When to try again, if there are jobs that cannot be handed out now and it is known.
     pub again_at: Option<Timestamp>,
+    /// Whether the first job waits for more urgent ones of other queues, which the same budget is to pay before. Then it may also be
+    /// its turn as soon as one of them is handed out, or nobody wants it any more.
+    pub is_behind: bool,
+    /// Whether nothing is handed out since scores are still to be found: the first job might not be the most urgent.
+    pub is_unsorted: bool,
 }
 
 /// A job in a worker's hands.

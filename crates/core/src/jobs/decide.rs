@@ -17,6 +17,12 @@ use super::score::Score;
 use super::state::Jobs;
 use super::waiter::Waiter;
 
+/// When to try again where scores are still to be found. Whoever finds them says so before.
+const UNSORTED_WAIT: Millis = Millis(100);
+
+/// Jobs that can never be paid of which one take has done. More of them have to wait for the next.
+const NEVER_PAID_MAX: usize = 100;
+
 /// Records, and what whoever asked is told.
 type Decided = Result<(Vec<JobRecord>, JobAnswer), JobError>;
 
@@ -125,10 +131,8 @@ impl Jobs {
             }
             JobCommand::Shrink { max } => {
                 let old = |queue: &JobQueue| -> Vec<JobRecord> {
-                    let is_old =
-                        |job: &Job| matches!(job.state, JobState::Finished(_)) && !job.is_to_answer();
-                    let jobs = queue.jobs.from(0).filter(|(_, job)| is_old(job)).take(*max);
-                    jobs.map(|(number, _)| JobRecord::Forget { job: JobId::new(queue.id, number) }).collect()
+                    let jobs = queue.answered.iter().take(*max);
+                    jobs.map(|number| JobRecord::Forget { job: JobId::new(queue.id, number) }).collect()
                 };
                 let records: Vec<JobRecord> = self.queues.values().flat_map(old).collect();
                 let count = records.len();
@@ -249,7 +253,7 @@ impl Jobs {
         }
     }
 
-    /// The jobs that a worker gets. Scores must be current.
+    /// The jobs that a worker gets: none while scores are still to be found.
     fn decide_take(
         &self,
         now: Timestamp,
@@ -263,8 +267,25 @@ impl Jobs {
         if queue.config.paused {
             return Ok((records, JobAnswer::Taken(outcome)));
         }
+        if !queue.is_in_order(now) {
+            outcome.is_unsorted = true;
+            outcome.again_at = Some(now.plus(UNSORTED_WAIT));
+            return Ok((records, JobAnswer::Taken(outcome)));
+        }
         let budget = queue.budget.and_then(|id| self.budgets.get(&id));
         let mut level = budget.map_or(i64::MAX, |budget| budget.level(now));
+        let ahead = self.ahead_of(queue);
+        let capacity = budget.and_then(Budget::capacity).unwrap_or(u64::MAX);
+        let fail = |(number, job): (u64, &Job)| {
+            let error = self.check_payable(queue, job.cost).err()?;
+            let outcome = Outcome::Failed(error.to_string().into());
+            Some(finished(JobId::new(queue.id, number), outcome, 0, TokenReport::default(), now))
+        };
+        if queue.config.overtake == Overtake::Affordable {
+            // The search by cost finds none of them, and they would wait for ever.
+            let dear = queue.order.above(capacity).take(NEVER_PAID_MAX);
+            records.extend(dear.filter_map(|number| fail((number, queue.jobs.get(number)?))));
+        }
         let until = now.plus(lease.unwrap_or(queue.config.lease));
         // Jobs of the same key are not handed out together, so each of them is passed over behind the first.
         let mut taken: Vec<&str> = Vec::new();
@@ -275,7 +296,7 @@ impl Jobs {
                 // One at a time: the search by cost does not go on from where it was.
                 Overtake::Affordable if outcome.jobs.is_empty() => queue
                     .order
-                    .first_within(u64::try_from(level).unwrap_or(0))
+                    .first_within(u64::try_from(level).unwrap_or(0).min(capacity))
                     .and_then(|(score, number)| Some((score, number, queue.jobs.get(number)?))),
                 Overtake::Affordable => None,
                 Overtake::Never => in_order.next(),
@@ -287,23 +308,24 @@ impl Jobs {
                 }
                 break;
             };
-            let id = JobId::new(queue.id, number);
-            if let Err(error) = self.check_payable(queue, job.cost) {
+            if let Some(failed) = fail((number, job)) {
                 // The budget has become smaller since the job was asked for. It would hold up the others for ever.
-                let outcome = Outcome::Failed(error.to_string().into());
-                records.push(finished(id, outcome, 0, TokenReport::default(), now));
-                if queue.config.overtake == Overtake::Affordable {
+                records.push(failed);
+                if records.len() - outcome.jobs.len() >= NEVER_PAID_MAX {
                     break;
                 }
                 continue;
             }
+            let id = JobId::new(queue.id, number);
             if taken.contains(&job.key()) {
                 continue;
             }
-            let is_paid = job.cost == 0 || level >= job.cost as i64;
-            if !is_paid || self.is_held_up(now, queue, score, job) {
+            let before = if job.cost == 0 { 0 } else { ahead.cost_before((score, job.created_at)) };
+            let needed = job.cost.saturating_add(before);
+            if needed > 0 && level < i64::try_from(needed).unwrap_or(i64::MAX) {
                 if outcome.jobs.is_empty() {
-                    outcome.again_at = budget.and_then(|budget| budget.pays_at(now, job.cost));
+                    outcome.again_at = budget.and_then(|budget| budget.pays_at(now, needed));
+                    outcome.is_behind = before > 0;
                 }
                 break;
             }
@@ -322,31 +344,34 @@ impl Jobs {
                 score: score.0,
             });
         }
-        if outcome.jobs.is_empty() && outcome.again_at.is_none() {
-            outcome.again_at = queue.order.next_delayed();
+        if outcome.jobs.is_empty() && records.len() >= NEVER_PAID_MAX {
+            outcome.again_at = Some(now);
+        } else if outcome.jobs.is_empty() {
+            // One whose delay is over may come before the first, or be one that can be paid.
+            outcome.again_at = outcome.again_at.into_iter().chain(queue.order.next_delayed()).min();
         }
         Ok((records, JobAnswer::Taken(outcome)))
     }
 
-    /// Whether a more urgent job of another queue waits for tokens of the same budget. Without this, a queue with cheap jobs
+    /// What the first jobs of other queues with the same budget cost, for which workers wait. Without this, a queue with cheap jobs
     /// would never let a dear one of another queue have its turn.
-    fn is_held_up(&self, now: Timestamp, queue: &JobQueue, score: Score, job: &Job) -> bool {
-        if job.cost == 0 || queue.config.overtake == Overtake::Affordable {
-            return false;
+    fn ahead_of(&self, queue: &JobQueue) -> Ahead {
+        if queue.budget.is_none() || queue.config.overtake == Overtake::Affordable {
+            return Ahead::default();
         }
-        let Some(budget) = queue.budget.and_then(|id| self.budgets.get(&id)) else { return false };
-        self.queues.values().any(|other| {
+        let is_rival = |other: &&JobQueue| {
             other.id != queue.id
                 && other.budget == queue.budget
-                && other.is_wanted
                 && !other.config.paused
                 && other.config.overtake == Overtake::Never
-                && other.first().and_then(|(at, number)| Some((at, other.jobs.get(number)?))).is_some_and(
-                    |(at, first)| {
-                        (at, first.created_at) < (score, job.created_at) && !budget.pays(now, first.cost)
-                    },
-                )
-        })
+        };
+        let first = |other: &JobQueue| {
+            let (score, number) = other.first()?;
+            let job = other.jobs.get(number)?;
+            Some(((score, job.created_at), job.cost))
+        };
+        let others = self.wanted.iter().filter_map(|id| self.queues.get(id)).filter(is_rival);
+        Ahead(others.filter_map(first).collect())
     }
 
     /// The job that a receipt is for, if it is still held.
@@ -463,6 +488,21 @@ impl JobQueue {
         let running = running.map(|number| (number, AskedState::JoinedRunning));
         let pending = pending.map(|number| (number, AskedState::Joined));
         cached.or(running).or(pending)
+    }
+}
+
+/// How urgent a job is among those of other queues.
+type Rank = (Score, Timestamp);
+
+/// The first jobs of other queues, and what they cost.
+#[derive(Debug, Default)]
+struct Ahead(Vec<(Rank, u64)>);
+
+impl Ahead {
+    /// What those cost that are more urgent. A budget that pays for them and one more need not hold that one up.
+    fn cost_before(&self, rank: Rank) -> u64 {
+        let before = self.0.iter().filter(|(other, _)| *other < rank);
+        before.fold(0, |sum, (_, cost)| sum.saturating_add(*cost))
     }
 }
 

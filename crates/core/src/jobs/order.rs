@@ -4,7 +4,8 @@
 //! Jobs are apart by what they cost, so that the first that can be paid is found without looking at those that cannot.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
+use std::ops::Bound;
 
 use nexo_types::Timestamp;
 
@@ -19,8 +20,8 @@ pub(super) struct Order {
     /// When scores may change, and whose. One that does not fit its job's standing any more is passed over. A tree and not a
     /// heap: scores that change together mostly change together again, so what is noted lies next to what was.
     changes: BTreeSet<(Timestamp, u64)>,
-    /// Jobs whose score is to be found.
-    unscored: Vec<u64>,
+    /// Jobs whose score is to be found, the first noted first. One may be noted several times.
+    unscored: VecDeque<u64>,
     /// Jobs that may be handed out from a moment on.
     delayed: BTreeSet<(Timestamp, u64)>,
 }
@@ -61,7 +62,20 @@ impl Order {
 
     /// Notes that a job's score is to be found.
     pub(super) fn rescore(&mut self, number: u64) {
-        self.unscored.push(number);
+        // A request changes its job several times.
+        if self.unscored.back() != Some(&number) {
+            self.unscored.push_back(number);
+        }
+    }
+
+    /// How many notes there are that a score is to be found.
+    pub(super) fn unscored(&self) -> usize {
+        self.unscored.len()
+    }
+
+    /// Drops those notes.
+    pub(super) fn forget_unscored(&mut self) {
+        self.unscored = VecDeque::new();
     }
 
     pub(super) fn delay(&mut self, until: Timestamp, number: u64) {
@@ -74,9 +88,9 @@ impl Order {
 
     /// A job whose score is to be found now: it is not known, or its delay is over. It is handed out here once for each reason.
     pub(super) fn next_unscored(&mut self, now: Timestamp) -> Option<u64> {
-        if let Some(number) = self.unscored.pop() {
+        if let Some(number) = self.unscored.pop_front() {
             if self.unscored.is_empty() && self.unscored.capacity() > 1024 {
-                self.unscored = Vec::new();
+                self.unscored = VecDeque::new();
             }
             return Some(number);
         }
@@ -155,6 +169,12 @@ impl Order {
     /// The first of those that cost at most so much.
     pub(super) fn first_within(&self, cost: u64) -> Option<(Score, u64)> {
         self.by_cost.range(..=cost).filter_map(|(_, jobs)| jobs.first()).min()
+    }
+
+    /// Jobs that cost more, the dearest first.
+    pub(super) fn above(&self, cost: u64) -> impl Iterator<Item = u64> + '_ {
+        let dear = self.by_cost.range((Bound::Excluded(cost), Bound::Unbounded)).rev();
+        dear.flat_map(|(_, jobs)| jobs.iter().map(|(_, number)| number))
     }
 
     /// The least that a job costs.

@@ -98,11 +98,11 @@ impl ScorePolicy {
 
     /// What a job's score is now, and until when. The default: 100 for one that nobody waits for, otherwise the whole minutes
     /// until it is due, from 0 to 30, and 20 less 2 for each waiter, but not below 0, and what its best class counts for. An
-    /// expression that fails gives the highest score there is: such a job goes last.
+    /// expression that fails gives the highest score there is: such a job goes last, and why is told besides.
     #[must_use]
-    pub fn standing(&self, job: &Job, now: Timestamp) -> Standing {
+    pub fn standing(&self, job: &Job, now: Timestamp) -> (Standing, Option<String>) {
         match self {
-            Self::Default => default_standing(job, now),
+            Self::Default => (default_standing(job, now), None),
             Self::Expression { program, sees_due, sees_age } => {
                 let (due_minutes, due_until) = due_minutes(job.due, now);
                 let age_minutes = (now.since(job.created_at).0 / MINUTE_MS) as i64;
@@ -118,9 +118,19 @@ impl ScorePolicy {
                     Value::String(job.kind().into()),
                     Value::String(job.key().into()),
                 ];
-                let value = program.eval(&arguments).ok().and_then(|value| value.as_f64());
+                let value = match program.eval(&arguments) {
+                    Ok(value) => value.as_f64().ok_or_else(|| "it is no number".to_owned()),
+                    Err(error) => Err(error.to_string()),
+                };
                 // The highest and not infinity or NaN, which no JSON can say.
-                let score = value.filter(|value| value.is_finite()).unwrap_or(f64::MAX);
+                let value = value.and_then(|value| match value.is_finite() {
+                    true => Ok(value),
+                    false => Err(format!("it is {value}, which is no score")),
+                });
+                let (score, error) = match value {
+                    Ok(score) => (score, None),
+                    Err(error) => (f64::MAX, Some(error)),
+                };
                 let mut until = Timestamp::MAX;
                 if *sees_due {
                     until = until.min(due_until);
@@ -128,7 +138,7 @@ impl ScorePolicy {
                 if *sees_age {
                     until = until.min(Timestamp(age_until));
                 }
-                Standing { score: Score(score), until }
+                (Standing { score: Score(score), until }, error)
             }
         }
     }

@@ -1,13 +1,14 @@
 //! All job queues and budgets that share a log of records, and how to find what is in them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use nexo_types::{BudgetId, BudgetName, JobId, JobQueueId, JobQueueName, Timestamp};
 
 use super::budget::Budget;
 use super::changes::{Changes, Part};
 use super::job::Job;
-use super::queue::JobQueue;
+use super::queue::{JobQueue, Refreshed};
 use super::token_log::{TokenLog, TokenUse};
 
 /// All job queues and budgets.
@@ -17,6 +18,12 @@ pub struct Jobs {
     pub(super) queue_names: BTreeMap<JobQueueName, JobQueueId>,
     pub(super) budgets: BTreeMap<BudgetId, Budget>,
     pub(super) budget_names: BTreeMap<BudgetName, BudgetId>,
+    /// Queues for whose jobs workers wait. Not durable.
+    pub(super) wanted: BTreeSet<JobQueueId>,
+    /// Queues of which another job may be the first since somebody asked. Not durable.
+    pub(super) moved: BTreeSet<JobQueueId>,
+    /// Queues with scores that could not be found for a reason that nobody was told yet. Not durable.
+    pub(super) failing: BTreeSet<JobQueueId>,
     /// Ids are not given twice.
     pub(super) next_queue: u32,
     pub(super) next_budget: u32,
@@ -99,29 +106,63 @@ impl Jobs {
     /// Says that workers wait for jobs of a queue, or none any more. Among queues that share a budget, those for which nobody
     /// waits do not hold up the others.
     pub fn set_wanted(&mut self, queue: JobQueueId, is_wanted: bool) {
-        if let Some(queue) = self.queues.get_mut(&queue) {
-            queue.is_wanted = is_wanted;
+        if is_wanted {
+            self.wanted.insert(queue);
+        } else {
+            self.wanted.remove(&queue);
         }
     }
 
-    /// Keeps scores current. At most `max` jobs are looked at; says whether there are more.
+    /// Keeps scores current. At most `max` jobs of each queue are looked at; says whether there are more.
     pub fn refresh(&mut self, now: Timestamp, max: usize) -> bool {
         let mut more = false;
         for queue in self.queues.values_mut() {
-            more |= queue.refresh(now, max);
+            let Refreshed { more: has_more, moved } = queue.refresh(now, max);
+            more |= has_more;
+            if moved {
+                self.moved.insert(queue.id);
+            }
+            if queue.failures.has_untold() {
+                self.failing.insert(queue.id);
+            }
         }
         more
     }
 
-    /// The same for one queue.
-    pub fn refresh_queue(&mut self, queue: JobQueueId, now: Timestamp, max: usize) -> bool {
-        self.queues.get_mut(&queue).is_some_and(|queue| queue.refresh(now, max))
+    /// The same for one queue, for somebody who then takes jobs from it. What [`Self::take_moved`] gives is not about that.
+    pub fn refresh_queue(&mut self, queue: JobQueueId, now: Timestamp, max: usize) -> Refreshed {
+        let Some(queue) = self.queues.get_mut(&queue) else { return Refreshed::default() };
+        let refreshed = queue.refresh(now, max);
+        if queue.failures.has_untold() {
+            self.failing.insert(queue.id);
+        }
+        refreshed
+    }
+
+    /// Why scores could not be found, by queue: each reason once for each policy, and not more than a few.
+    #[must_use]
+    pub fn take_score_errors(&mut self) -> Vec<(JobQueueName, Arc<str>)> {
+        let mut errors = Vec::new();
+        for id in std::mem::take(&mut self.failing) {
+            if let Some(queue) = self.queues.get_mut(&id) {
+                let name = &queue.name;
+                errors.extend(queue.failures.take_untold().into_iter().map(|error| (name.clone(), error)));
+            }
+        }
+        errors
+    }
+
+    /// Queues of which another job may be the first, or more jobs can be handed out, since this was last asked: time has passed, a
+    /// waiter joined, or a delay is over. Workers that wait for their jobs look again.
+    #[must_use]
+    pub fn take_moved(&mut self) -> BTreeSet<JobQueueId> {
+        std::mem::take(&mut self.moved)
     }
 
     /// When a score may next change, if one does.
     #[must_use]
     pub fn next_refresh(&self) -> Option<Timestamp> {
-        self.queues.values().filter_map(|queue| queue.order.next_change()).min()
+        self.queues.values().filter_map(JobQueue::next_change).min()
     }
 
     /// Whether a job is finished and has waiters to whom answers are to be brought.

@@ -72,6 +72,8 @@ fn figures(queue: &JobQueue, now: Timestamp, detail: Detail) -> proto::JobQueueF
         types,
         keys,
         tokens_today: figures.tokens_today(now),
+        score_error: queue.score_error().unwrap_or_default(),
+        score_failures: queue.score_failures(),
     }
 }
 

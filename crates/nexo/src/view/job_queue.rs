@@ -71,7 +71,11 @@ fn figures_value(figures: &proto::JobQueueFigures) -> Value {
         "runs": times_value(figures.runs),
         "responses": times_value(figures.responses),
         "tokens_today": figures.tokens_today,
+        "score_failures": figures.score_failures,
     });
+    if !figures.score_error.is_empty() {
+        value["score_error"] = json!(figures.score_error);
+    }
     for (name, kinds) in [("types", &figures.types), ("keys", &figures.keys)] {
         if !kinds.is_empty() {
             value[name] = kinds.iter().map(kind_value).collect();
@@ -159,6 +163,10 @@ pub(crate) fn job_queue_figures(queue: &proto::JobQueue) -> Figures {
         .add("wait", times_text(figures.waits))
         .add("run", times_text(figures.runs))
         .add("response", times_text(figures.responses));
+    if figures.score_failures > 0 {
+        shown.add("scores failed", figures.score_failures);
+        shown.add("last of them", or(&figures.score_error, "of a policy before"));
+    }
     for (what, kinds) in [("type", &figures.types), ("key", &figures.keys)] {
         for kind in kinds {
             shown.add(format!("{what} {}", plain(&kind.name)), kind_text(kind));
@@ -347,6 +355,19 @@ mod tests {
         assert_eq!((value["config"].get("budget"), value["config"].get("pending_max")), (None, None));
         let text = job_queue_figures(&queue).to_string();
         assert!(text.contains("budget              none\n"), "{text}");
+        assert!(!text.contains("scores failed") && value["figures"].get("score_error").is_none());
+        let figures = proto::JobQueueFigures {
+            score_error: "job 1: division by zero".into(),
+            score_failures: 3,
+            ..Default::default()
+        };
+        let failing = proto::JobQueue { figures: Some(figures), ..queue };
+        assert_eq!(job_queue_value(&failing)["figures"]["score_error"], "job 1: division by zero");
+        let text = job_queue_figures(&failing).to_string();
+        assert!(
+            text.contains("scores failed       3\n") && text.contains("job 1: division by zero"),
+            "{text}"
+        );
         let wait = Some(proto::JobTimes { count: 2, mean_ms: 1500, max_ms: 2000 });
         let kind =
             proto::JobKindFigures { done: 3, tokens: 9, tokens_today: 4, waits: wait, ..Default::default() };

@@ -216,6 +216,8 @@ pub(super) fn queue_json(queue: &JobQueue, now: Timestamp) -> Value {
         "finished": queue.finished(),
         "oldest_age_ms": queue.oldest_age(now).map(|age| age.0),
         "memory_bytes": queue.memory_bytes(),
+        "score_error": queue.score_error(),
+        "score_failures": queue.score_failures(),
         "bands": queue.bands().iter().map(|band| (band.name.to_string(), json!(band.jobs))).collect::<Map<_, _>>(),
         "totals": {
             "created": figures.created,

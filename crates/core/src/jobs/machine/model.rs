@@ -1,18 +1,19 @@
-//! Job queues over any commands: what is served is what sorting by the policy would serve, at every moment, while time moves and
-//! waiters join; no key is worked on twice; tokens that are handed out were there; and the records give the same state again.
+//! Two job queues with one budget over any commands: what is served is what sorting by the policy would serve, at every moment, while
+//! time moves and waiters join, and what is more urgent in the other queue is paid before; no key is worked on twice; tokens that are
+//! handed out were there; and the records give the same state again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use nexo_types::{JobId, Millis, QueueName, Timestamp};
+use nexo_types::{JobId, JobQueueName, Millis, QueueName, Timestamp};
 use proptest::prelude::*;
 
 use super::tests::{MINUTE, START, api, name};
 use super::*;
 use crate::jobs::{
-    BudgetConfig, JobBody, JobQueue, JobReceipt, JobState, KindFigures, NewJob, Overtake, Pending, PendingOf,
-    Refill, Reply, TokenReport, Waiter, WhileRunning,
+    Band, BudgetConfig, JobBody, JobQueue, JobReceipt, JobState, KindFigures, NewJob, Overtake, Pending,
+    PendingOf, Refill, Reply, TokenReport, Waiter, WhileRunning,
 };
 use crate::machine::check::{Checked, check};
 
@@ -32,45 +33,81 @@ impl Checked for Jobs {
     fn prepare(&mut self) {}
 }
 
+/// Scores that are looked at in one go.
+const REFRESH_SLICE: usize = 3;
+
 /// What a test does, in terms of what there is when it is done.
 #[derive(Clone, Debug)]
 enum Act {
-    Ask { key: u8, waiter: Option<u8>, class: u8, due: u8, cost: u8, deadline: Option<u16> },
-    Take { max: u8 },
+    Ask { of: Of, key: u8, waiter: Option<u8>, class: u8, due: u8, cost: u8, deadline: Option<u16> },
+    Take { of: Of, max: u8 },
+    Want { of: Of, is_wanted: bool },
+    Tick,
     Complete { held: u8, used: Option<u8>, left: Option<u8> },
     Fail { held: u8, retry: bool },
     GiveBack { held: u8 },
     Extend { held: u8 },
     Cancel { job: u8 },
-    Leave { waiter: u8 },
+    Leave { of: Of, waiter: u8 },
     Answered { job: u8 },
     Due,
     Report { left: u8, refill_in: Option<u16> },
     Grant { tokens: u8, wait: u16 },
-    Configure { overtake: bool, next: bool, own_policy: bool },
+    Configure { of: Of, overtake: bool, next: bool, own_policy: bool, bands: bool },
     Shrink,
+}
+
+/// Which queue it is about.
+#[derive(Clone, Copy, Debug)]
+enum Of {
+    One,
+    Other,
+}
+
+impl Of {
+    fn name(self) -> JobQueueName {
+        match self {
+            Self::One => name(),
+            Self::Other => JobQueueName::new("other").unwrap(),
+        }
+    }
+
+    const fn rival(self) -> Self {
+        match self {
+            Self::One => Self::Other,
+            Self::Other => Self::One,
+        }
+    }
+}
+
+fn a_queue() -> impl Strategy<Value = Of> {
+    prop_oneof![2 => Just(Of::One), 1 => Just(Of::Other)]
 }
 
 fn an_act() -> impl Strategy<Value = Act> {
     prop_oneof![
-        6 => (0u8..6, prop::option::of(0u8..40), 0u8..4, prop_oneof![0u8..40, 29u8..33], 0u8..7, prop::option::weighted(0.2, 0u16..5000))
-            .prop_map(|(key, waiter, class, due, cost, deadline)| Act::Ask {
-                key, waiter, class, due, cost, deadline,
+        6 => (a_queue(), 0u8..6, prop::option::of(0u8..40), 0u8..4, prop_oneof![0u8..40, 29u8..33], 0u8..7, prop::option::weighted(0.2, 0u16..5000))
+            .prop_map(|(of, key, waiter, class, due, cost, deadline)| Act::Ask {
+                of, key, waiter, class, due, cost, deadline,
             }),
-        4 => (1u8..4).prop_map(|max| Act::Take { max }),
+        5 => (a_queue(), 1u8..4).prop_map(|(of, max)| Act::Take { of, max }),
+        1 => (a_queue(), any::<bool>()).prop_map(|(of, is_wanted)| Act::Want { of, is_wanted }),
+        3 => Just(Act::Tick),
         3 => (any::<u8>(), prop::option::of(0u8..9), prop::option::weighted(0.3, 0u8..30))
             .prop_map(|(held, used, left)| Act::Complete { held, used, left }),
         1 => (any::<u8>(), any::<bool>()).prop_map(|(held, retry)| Act::Fail { held, retry }),
         1 => any::<u8>().prop_map(|held| Act::GiveBack { held }),
         1 => any::<u8>().prop_map(|held| Act::Extend { held }),
         1 => any::<u8>().prop_map(|job| Act::Cancel { job }),
-        1 => (0u8..40).prop_map(|waiter| Act::Leave { waiter }),
+        1 => (a_queue(), 0u8..40).prop_map(|(of, waiter)| Act::Leave { of, waiter }),
         2 => any::<u8>().prop_map(|job| Act::Answered { job }),
         3 => Just(Act::Due),
         1 => (0u8..30, prop::option::of(0u16..3000)).prop_map(|(left, refill_in)| Act::Report { left, refill_in }),
         1 => (0u8..20, 0u16..5000).prop_map(|(tokens, wait)| Act::Grant { tokens, wait }),
-        1 => (any::<bool>(), any::<bool>(), any::<bool>())
-            .prop_map(|(overtake, next, own_policy)| Act::Configure { overtake, next, own_policy }),
+        1 => (a_queue(), any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>())
+            .prop_map(|(of, overtake, next, own_policy, bands)| Act::Configure {
+                of, overtake, next, own_policy, bands,
+            }),
         1 => Just(Act::Shrink),
     ]
 }
@@ -107,24 +144,27 @@ impl Rig {
         let refill = Some(Refill { tokens: 2, every: Millis(700) });
         let config = BudgetConfig { initial: 5, capacity: Some(12), refill };
         rig.give(JobCommand::PutBudget { name: api(), config });
-        rig.configure(false, false, false);
+        rig.configure(Of::One, [false; 4]);
+        rig.configure(Of::Other, [false; 4]);
         rig
     }
 
-    fn configure(&mut self, overtake: bool, next: bool, own_policy: bool) {
+    fn configure(&mut self, of: Of, [overtake, next, own_policy, bands]: [bool; 4]) {
+        let all = vec![Band { name: "all".into(), up_to: f64::MAX }];
+        let defaults = JobQueueConfig::default();
         let config = JobQueueConfig {
             budget: Some(api()),
             overtake: if overtake { Overtake::Affordable } else { Overtake::Never },
             while_running: if next { WhileRunning::Next } else { WhileRunning::Share },
             score: own_policy.then(|| "prefetch ? 50 : due_minutes * 2 + class - age_minutes".into()),
             max_attempts: 3,
-            ..JobQueueConfig::default()
+            bands: if bands { all } else { defaults.bands.clone() },
+            ..defaults
         };
-        self.give(JobCommand::PutQueue { name: name(), config: Arc::new(config) });
+        self.give(JobCommand::PutQueue { name: of.name(), config: Arc::new(config) });
     }
 
     fn give(&mut self, command: JobCommand) -> Option<JobAnswer> {
-        while self.jobs.refresh(self.now, 3) {}
         let decided = self.jobs.decide_command(self.now, &command);
         self.commands.push((std::mem::take(&mut self.wait), command));
         let (records, answer) = decided.ok()?;
@@ -137,7 +177,7 @@ impl Rig {
         self.wait = Millis(self.wait.0 + wait.0);
         let pick = |list: &[JobReceipt], at: u8| list.get(at as usize % list.len().max(1)).copied();
         match act {
-            Act::Ask { key, waiter, class, due, cost, deadline } => {
+            Act::Ask { of, key, waiter, class, due, cost, deadline } => {
                 let body = JobBody {
                     kind: format!("type {}", key % 2).into(),
                     key: format!("key {key}").into(),
@@ -160,12 +200,20 @@ impl Rig {
                 let (cost, background) = ((*cost).into(), class % 2 == 0);
                 let job = NewJob { body: Arc::new(body), cost, deadline, background };
                 if let Some(JobAnswer::Asked(asked)) =
-                    self.give(JobCommand::Ask { queue: name(), job, waiter })
+                    self.give(JobCommand::Ask { queue: of.name(), job, waiter })
                 {
                     self.known.push(asked.job);
                 }
             }
-            Act::Take { max } => self.take(*max),
+            Act::Take { of, max } => self.take(*of, *max),
+            Act::Want { of, is_wanted } => {
+                let id = self.jobs.queue(&of.name()).unwrap().id();
+                self.jobs.set_wanted(id, *is_wanted);
+            }
+            // As the thread that brings time does, and so little at a time that there is mostly more to do.
+            Act::Tick => {
+                self.jobs.refresh(self.now, REFRESH_SLICE);
+            }
             Act::Complete { held, used, left } => {
                 let Some(receipt) = pick(&self.held, *held) else { return };
                 let report = TokenReport { tokens_left: left.map(i64::from), ..TokenReport::default() };
@@ -191,9 +239,9 @@ impl Rig {
                     self.give(JobCommand::Cancel { job });
                 }
             }
-            Act::Leave { waiter } => {
+            Act::Leave { of, waiter } => {
                 let waiter = format!("waiter {waiter}").into();
-                self.give(JobCommand::Leave { queue: name(), waiter });
+                self.give(JobCommand::Leave { queue: of.name(), waiter });
             }
             Act::Answered { job } => {
                 if let Some(job) = self.known.get(*job as usize % self.known.len().max(1)).copied()
@@ -216,24 +264,31 @@ impl Rig {
                 let when = self.now.plus(Millis((*wait).into()));
                 self.give(JobCommand::Grant { budget: api(), tokens: (*tokens).into(), when });
             }
-            Act::Configure { overtake, next, own_policy } => self.configure(*overtake, *next, *own_policy),
+            Act::Configure { of, overtake, next, own_policy, bands } => {
+                self.configure(*of, [*overtake, *next, *own_policy, *bands]);
+            }
             Act::Shrink => drop(self.give(JobCommand::Shrink { max: 2 })),
         }
     }
 
     /// Takes jobs, and holds them against a sorted list.
-    fn take(&mut self, max: u8) {
-        while self.jobs.refresh(self.now, 3) {}
-        let queue = self.jobs.queue(&name()).unwrap();
+    fn take(&mut self, of: Of, max: u8) {
+        // The first of the other queue counts as far as its scores are found.
+        let rival = self.jobs.queue(&of.rival().name()).unwrap().id();
+        while self.jobs.refresh_queue(rival, self.now, REFRESH_SLICE).more {}
+        let ahead = self.ahead_of(of);
+        let queue = self.jobs.queue(&of.name()).unwrap();
         let budget = self.jobs.budget(&api()).unwrap();
-        let sorted = self.sorted();
+        let sorted = self.sorted(of);
         let mut level = budget.level(self.now);
         let mut expected: Vec<JobId> = Vec::new();
         let mut keys = BTreeSet::new();
         let affordable = queue.config().overtake == Overtake::Affordable;
-        for id in &sorted {
+        for (score, id) in &sorted {
             let (_, job) = self.jobs.job(*id).unwrap();
-            let pays = job.cost() == 0 || level >= job.cost() as i64;
+            let before = ahead.filter(|(rank, _)| !affordable && *rank < (*score, job.created_at()));
+            let needed = job.cost() + before.map_or(0, |(_, cost)| cost);
+            let pays = job.cost() == 0 || level >= needed as i64;
             if affordable && expected.is_empty() && !pays {
                 continue;
             }
@@ -251,23 +306,46 @@ impl Rig {
             expected.push(*id);
         }
         let take = JobCommand::Take {
-            queue: name(),
+            queue: of.name(),
             worker: "w".into(),
             lease: Some(Millis(90_000)),
             max: max.into(),
         };
         let before = self.jobs.budget(&api()).unwrap().level(self.now);
-        let Some(JobAnswer::Taken(outcome)) = self.give(take) else { panic!("a take is answered") };
+        // Scores are found a few at a time, as a broker does. Nothing is handed out before all are.
+        let id = self.jobs.queue(&of.name()).unwrap().id();
+        let outcome = loop {
+            self.jobs.refresh_queue(id, self.now, REFRESH_SLICE);
+            match self.jobs.decide_command(self.now, &take) {
+                Ok((records, JobAnswer::Taken(outcome))) if outcome.is_unsorted => {
+                    assert!(records.is_empty() && outcome.jobs.is_empty() && outcome.again_at.is_some());
+                }
+                _ => break self.give(take),
+            }
+        };
+        let Some(JobAnswer::Taken(outcome)) = outcome else { panic!("a take is answered") };
         let taken: Vec<JobId> = outcome.jobs.iter().map(|handed| handed.receipt.job).collect();
         assert_eq!(taken, expected, "what is served is what sorting gives");
+        assert!(outcome.again_at.is_none_or(|at| at > self.now), "whoever waits does not look again at once");
         let cost: u64 = outcome.jobs.iter().map(|handed| handed.cost).sum();
         assert!(cost == 0 || cost as i64 <= before, "{cost} tokens of {before} were handed out");
         self.held.extend(outcome.jobs.iter().map(|handed| handed.receipt));
     }
 
-    /// Jobs that could be handed out, sorted by the policy as it is told in words.
-    fn sorted(&self) -> Vec<JobId> {
-        let queue = self.jobs.queue(&name()).unwrap();
+    /// How urgent the first job of the other queue is and what it costs, if it is to be paid before less urgent ones.
+    fn ahead_of(&self, of: Of) -> Option<((i64, Timestamp), u64)> {
+        let rival = self.jobs.queue(&of.rival().name()).unwrap();
+        if !self.jobs.wanted.contains(&rival.id()) || rival.config().overtake == Overtake::Affordable {
+            return None;
+        }
+        let (score, id) = *self.sorted(of.rival()).first()?;
+        let (_, job) = self.jobs.job(id)?;
+        Some(((score, job.created_at()), job.cost()))
+    }
+
+    /// Jobs that could be handed out, sorted by the policy as it is told in words, each with its score.
+    fn sorted(&self, of: Of) -> Vec<(i64, JobId)> {
+        let queue = self.jobs.queue(&of.name()).unwrap();
         let running: BTreeSet<String> = queue
             .jobs_from(0)
             .filter(|(_, job)| matches!(job.state(), JobState::Running(_)))
@@ -294,17 +372,27 @@ impl Rig {
             rows.push((score, id));
         }
         rows.sort_unstable();
-        rows.into_iter().map(|(_, id)| id).collect()
+        rows
     }
 
-    fn judge(&mut self) {
-        while self.jobs.refresh(self.now, 3) {}
-        let queue = self.jobs.queue(&name()).unwrap();
-        let listed: Vec<JobId> =
-            queue.in_order().filter(|pending| pending.score.is_some()).map(|Pending { id, .. }| id).collect();
-        assert_eq!(listed, self.sorted());
-        let bands: u64 = queue.bands().iter().map(|band| band.jobs).sum();
-        assert_eq!(bands, listed.len() as u64, "each has a band");
+    fn judge(&self) {
+        let reserved = self.judge_queue(Of::One) + self.judge_queue(Of::Other);
+        assert_eq!(self.jobs.budget(&api()).unwrap().reserved(), reserved);
+    }
+
+    /// Gives back what its jobs have reserved.
+    fn judge_queue(&self, of: Of) -> u64 {
+        let queue = self.jobs.queue(&of.name()).unwrap();
+        if queue.is_in_order(self.now) {
+            let scored = queue.in_order().filter(|pending| pending.score.is_some());
+            let listed: Vec<JobId> = scored.map(|Pending { id, .. }| id).collect();
+            let sorted: Vec<JobId> = self.sorted(of).into_iter().map(|(_, id)| id).collect();
+            assert_eq!(listed, sorted);
+            if queue.is_counted() {
+                let bands: u64 = queue.bands().iter().map(|band| band.jobs).sum();
+                assert_eq!(bands, listed.len() as u64, "each has a band");
+            }
+        }
         let mut keys = BTreeSet::new();
         let mut reserved = 0;
         let (mut pending, mut waiters) = (0, 0);
@@ -327,10 +415,10 @@ impl Rig {
             }
         }
         assert_eq!((queue.pending(), queue.waiters_known()), (pending, waiters));
-        assert_eq!(self.jobs.budget(&api()).unwrap().reserved(), reserved);
         self.judge_pending_of(queue);
         let oldest = queue.jobs_from(0).find(|(_, job)| matches!(job.state(), JobState::Pending { .. }));
         assert_eq!(queue.oldest_age(self.now), oldest.map(|(_, job)| self.now.since(job.created_at())));
+        reserved
     }
 }
 

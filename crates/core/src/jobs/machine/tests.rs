@@ -7,8 +7,8 @@ use nexo_types::{BudgetName, JobId, JobQueueName, Millis, QueueName, Timestamp};
 
 use super::*;
 use crate::jobs::{
-    Asked, AskedState, BudgetConfig, Handed, JobBody, JobReceipt, JobState, NewJob, Outcome, Overtake,
-    Refill, Reply, Settled, TokenReport, Waiter, WhileRunning,
+    Asked, AskedState, Band, BudgetConfig, Handed, JobBody, JobReceipt, JobState, NewJob, Outcome, Overtake,
+    Refill, Reply, Settled, TakeOutcome, TokenReport, Waiter, WhileRunning,
 };
 
 pub(super) const MINUTE: u64 = 60_000;
@@ -203,6 +203,66 @@ fn a_user_that_joins_a_prefetch_job_makes_it_a_normal_one() {
     assert_eq!(shop.ask("k", Some(waiter)).job, prefetch);
     assert_eq!(shop.score(prefetch), 0.0 + 18.0 + 3.0);
     assert!(!shop.jobs.job(prefetch).unwrap().1.is_background());
+}
+
+#[test]
+fn nothing_is_handed_out_before_all_scores_are_found() {
+    let mut shop = Shop::new();
+    let urgent = shop.waiter("urgent", "business", Some(0));
+    let urgent = shop.ask("urgent", Some(urgent)).job;
+    for number in 0..50 {
+        let free = shop.waiter(&number.to_string(), "free", None);
+        shop.ask(&number.to_string(), Some(free));
+    }
+    let queue = shop.jobs.queue(&name()).unwrap().id();
+    let first = |jobs: &mut Jobs| {
+        let take = JobCommand::Take { queue: name(), worker: "w".into(), lease: None, max: 1 };
+        for unsorted in 0.. {
+            let (records, answer) = jobs.decide_command(START, &take).unwrap();
+            let JobAnswer::Taken(outcome) = answer else { panic!() };
+            if !outcome.is_unsorted {
+                return (unsorted, outcome.jobs[0].receipt.job);
+            }
+            assert!(records.is_empty() && outcome.jobs.is_empty() && outcome.again_at > Some(START));
+            jobs.refresh_queue(queue, START, 7);
+        }
+        panic!("it never comes to an end")
+    };
+    let put = |jobs: &mut Jobs, config: JobQueueConfig| {
+        let put = JobCommand::PutQueue { name: name(), config: Arc::new(config) };
+        let (records, _) = jobs.decide_command(START, &put).unwrap();
+        records.iter().for_each(|record| jobs.apply_record(record));
+    };
+    let count = |jobs: &Jobs| jobs.queue(&name()).unwrap().bands().iter().map(|band| band.jobs).sum::<u64>();
+    // Other bands change no score.
+    let bands = vec![Band { name: "all".into(), up_to: f64::MAX }];
+    put(&mut shop.jobs, JobQueueConfig { bands, ..JobQueueConfig::default() });
+    assert_eq!(first(&mut shop.jobs), (0, urgent));
+    while shop.jobs.refresh(START, 7) {}
+    assert_eq!(count(&shop.jobs), 51);
+    // Another policy changes all, and so does a start.
+    put(&mut shop.jobs, JobQueueConfig { score: Some("class".into()), ..JobQueueConfig::default() });
+    assert_eq!(first(&mut shop.jobs), (8, urgent), "7 of 51 jobs at a time");
+    assert_eq!(count(&shop.jobs), 51);
+    let head = shop.jobs.begin_snapshot(std::iter::empty(), &[]);
+    let chunks = shop.jobs.next_chunks(100, 1000).unwrap().chunks;
+    let mut jobs = Jobs::restore(&head, chunks.iter().map(|(_, bytes)| &**bytes)).unwrap();
+    assert_eq!(first(&mut jobs), (8, urgent));
+    assert_eq!(count(&jobs), 51);
+}
+
+#[test]
+fn a_node_that_only_follows_keeps_no_notes_of_scores_to_be_found() {
+    let mut shop = Shop::new();
+    let jobs = [shop.ask("k", None).job, shop.ask("l", None).job];
+    for number in 0..3000 {
+        let waiter = Arc::new(shop.waiter(&number.to_string(), "free", Some(0)));
+        let job = jobs[number % 2];
+        shop.jobs.apply_record(&JobRecord::Join { job, waiter, deadline: Timestamp::MAX });
+    }
+    assert!(shop.jobs.queue(&name()).unwrap().order.unscored() < 2000);
+    while shop.jobs.refresh(START, 7) {}
+    assert_eq!(jobs.map(|job| shop.score(job)), [10.0; 2], "if it leads one day it finds them");
 }
 
 #[test]
@@ -664,6 +724,40 @@ fn a_dear_job_is_not_starved_by_another_queue_of_the_same_budget() {
 }
 
 #[test]
+fn a_job_behind_those_of_other_queues_knows_when_tokens_are_left_for_it() {
+    let refill = Some(Refill { tokens: 1, every: Millis(1000) });
+    let config = BudgetConfig { initial: 3, capacity: Some(12), refill };
+    let mut shop = Shop::paid_by(config, JobQueueConfig::default());
+    let take = |shop: &mut Shop, queue: &JobQueueName| {
+        let take = JobCommand::Take { queue: queue.clone(), worker: "w".into(), lease: None, max: 1 };
+        let JobAnswer::Taken(outcome) = shop.give(take).unwrap() else { panic!() };
+        outcome
+    };
+    let mut ask = |queue: &str, cost, due| {
+        let queue = JobQueueName::new(queue).unwrap();
+        let config = Arc::new(JobQueueConfig { budget: Some(api()), ..JobQueueConfig::default() });
+        shop.give(JobCommand::PutQueue { name: queue.clone(), config }).unwrap();
+        let body = Arc::new(JobBody { kind: "t".into(), key: "k".into(), payload: Bytes::new() });
+        let job = NewJob { body, cost, deadline: None, background: true };
+        let waiter = Some(Arc::new(shop.waiter("w", "pro", Some(due))));
+        shop.give(JobCommand::Ask { queue: queue.clone(), job, waiter }).unwrap();
+        let id = shop.jobs.queue(&queue).unwrap().id();
+        shop.jobs.set_wanted(id, true);
+        queue
+    };
+    let [first, second, last] = [ask("first", 5, 0), ask("second", 4, 1), ask("last", 1, 2)];
+    let again = |outcome: &TakeOutcome| (outcome.jobs.len(), outcome.again_at, outcome.is_behind);
+    let at = |ms| Some(START.plus(Millis(ms)));
+    assert_eq!(again(&take(&mut shop, &first)), (0, at(2000), false));
+    assert_eq!(again(&take(&mut shop, &second)), (0, at(6000), true), "5 before it, and 4");
+    assert_eq!(again(&take(&mut shop, &last)), (0, at(7000), true), "9 before it, and 1");
+    shop.pass(Millis(2000));
+    assert!(take(&mut shop, &last).jobs.is_empty(), "five tokens are there, for the first");
+    assert_eq!(take(&mut shop, &first).jobs.len(), 1);
+    assert_eq!(again(&take(&mut shop, &second)), (0, at(6000), false));
+}
+
+#[test]
 fn what_can_never_be_paid_is_refused_or_fails_and_holds_up_nobody() {
     let config = BudgetConfig { initial: 20, capacity: Some(20), refill: None };
     let mut shop = Shop::paid_by(config, JobQueueConfig::default());
@@ -676,6 +770,80 @@ fn what_can_never_be_paid_is_refused_or_fails_and_holds_up_nobody() {
     assert_eq!(&*shop.take().unwrap().body.key, "cheap");
     let JobState::Finished(finish) = shop.state(dear) else { panic!() };
     assert!(matches!(&finish.outcome, Outcome::Failed(error) if error.contains("costs 20 tokens")));
+}
+
+#[test]
+fn what_can_never_be_paid_fails_also_where_others_may_overtake_it() {
+    let config = BudgetConfig { initial: 20, capacity: Some(20), refill: None };
+    let affordable = JobQueueConfig { overtake: Overtake::Affordable, ..JobQueueConfig::default() };
+    let mut shop = Shop::paid_by(config, affordable);
+    let dear: Vec<JobId> =
+        (0..150).map(|number| shop.ask_at(&format!("dear {number}"), 12, None).unwrap().job).collect();
+    shop.ask_at("cheap", 4, None).unwrap();
+    shop.ask_at("all of it", 10, None).unwrap();
+    let smaller = BudgetConfig { capacity: Some(10), ..config };
+    shop.give(JobCommand::PutBudget { name: api(), config: smaller }).unwrap();
+    assert_eq!(&*shop.take().unwrap().body.key, "cheap", "the first that can be paid");
+    let failed = |shop: &Shop| {
+        let has_failed = |job: &&JobId| {
+            let JobState::Finished(finish) = shop.state(**job) else { return false };
+            matches!(&finish.outcome, Outcome::Failed(error) if error.contains("never holds more than 10"))
+        };
+        dear.iter().filter(has_failed).count()
+    };
+    assert_eq!(failed(&shop), 100, "not all under one hold of the lock");
+    assert_eq!(shop.take(), None, "six tokens are left");
+    assert_eq!(failed(&shop), 150);
+    assert_eq!(shop.jobs.queue(&name()).unwrap().figures().failed, 150, "each once");
+    assert_eq!(shop.jobs.queue(&name()).unwrap().pending(), 1);
+}
+
+#[test]
+fn jobs_that_are_finished_cost_nothing_when_the_oldest_is_handed_out_again_and_again() {
+    let took = |finished: u64| {
+        let mut shop = Shop::new();
+        let urgent = shop.waiter("w", "business", Some(0));
+        shop.ask("oldest", Some(urgent));
+        let mut receipt = shop.take().unwrap().receipt;
+        for number in 0..finished {
+            shop.ask(&number.to_string(), None);
+            let done = shop.take().unwrap().receipt;
+            shop.complete(done).unwrap();
+        }
+        let began = std::time::Instant::now();
+        for _ in 0..500 {
+            shop.give(JobCommand::GiveBack { receipt }).unwrap();
+            receipt = shop.take().unwrap().receipt;
+        }
+        began.elapsed()
+    };
+    let (few, many) = (took(10), took(20_000));
+    // Looking at all of them takes hundreds of times as long.
+    assert!(many < 20 * few, "{few:?} with 10 finished jobs, {many:?} with 20,000");
+}
+
+#[test]
+fn where_memory_is_short_the_oldest_finished_jobs_are_forgotten_first() {
+    let mut shop = Shop::new();
+    let reply = Reply::Queue(QueueName::new("answers").unwrap());
+    let unanswered = Waiter { reply, ..shop.waiter("unanswered", "pro", None) };
+    shop.ask("pending", None);
+    let mut done = Vec::new();
+    for (key, waiter) in [("a", None), ("b", Some(unanswered)), ("c", None), ("d", None)] {
+        let waiter = Some(waiter.unwrap_or_else(|| shop.waiter(key, "pro", None)));
+        shop.ask(key, waiter);
+        let receipt = shop.take().unwrap().receipt;
+        shop.complete(receipt).unwrap();
+        done.push(receipt.job);
+    }
+    assert_eq!(shop.give(JobCommand::Shrink { max: 2 }).unwrap(), JobAnswer::Looked(2));
+    let left = |shop: &Shop| done.iter().map(|job| shop.jobs.job(*job).is_some()).collect::<Vec<_>>();
+    assert_eq!(left(&shop), [false, true, false, true], "b is still to be answered");
+    shop.give(JobCommand::Answered { job: done[1], before: 1 }).unwrap();
+    shop.restore();
+    assert_eq!(shop.give(JobCommand::Shrink { max: 9 }).unwrap(), JobAnswer::Looked(2));
+    assert_eq!(left(&shop), [false; 4]);
+    assert_eq!(shop.jobs.queue(&name()).unwrap().pending(), 1);
 }
 
 #[test]
@@ -714,4 +882,37 @@ fn a_queues_own_policy_decides_and_follows_the_clock_too() {
     let failing = JobQueueConfig { score: Some("1 / (waiters - 1)".into()), ..JobQueueConfig::default() };
     shop.give(JobCommand::PutQueue { name: name(), config: Arc::new(failing) }).unwrap();
     assert_eq!(shop.score(job), f64::MAX, "who cannot be scored goes last");
+}
+
+#[test]
+fn why_a_score_cannot_be_found_is_told_once_and_kept_until_there_is_another_policy() {
+    let failing = JobQueueConfig { score: Some("100 / (waiters - 1)".into()), ..JobQueueConfig::default() };
+    let mut shop = Shop::with(failing.clone());
+    for key in ["a", "b"] {
+        let waiter = shop.waiter(key, "pro", None);
+        shop.ask(key, Some(waiter));
+    }
+    let told = |shop: &mut Shop| shop.jobs.take_score_errors();
+    let errors = told(&mut shop);
+    assert_eq!(errors.len(), 1, "both fail in the same way: {errors:?}");
+    let (queue, error) = &errors[0];
+    assert!(*queue == name() && error.contains("zero"), "{error}");
+    let known = |shop: &Shop| {
+        let queue = shop.jobs.queue(&name()).unwrap();
+        (queue.score_failures(), queue.score_error())
+    };
+    assert_eq!(known(&shop), (2, Some(format!("job 1: {error}"))));
+    let second = shop.waiter("second", "pro", None);
+    shop.ask("a", Some(second));
+    assert_eq!((known(&shop).0, told(&mut shop)), (2, Vec::new()), "with two waiters it can be evaluated");
+    for score in [None, failing.score] {
+        let config = JobQueueConfig { score, ..JobQueueConfig::default() };
+        shop.give(JobCommand::PutQueue { name: name(), config: Arc::new(config) }).unwrap();
+        let is_failing = known(&shop).1.is_some();
+        assert_eq!(told(&mut shop).len(), usize::from(is_failing));
+    }
+    assert_eq!(known(&shop).0, 3);
+    let huge = JobQueueConfig { score: Some("1e308 * 10.0".into()), ..JobQueueConfig::default() };
+    shop.give(JobCommand::PutQueue { name: name(), config: Arc::new(huge) }).unwrap();
+    assert!(known(&shop).1.unwrap().contains("it is inf"));
 }
