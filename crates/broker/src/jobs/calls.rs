@@ -278,7 +278,7 @@ impl Broker {
                 // Not before it is safe, and not on a thread that serves connections.
                 self.shared.wait_for(self.shared.jobs.cell.last_change()).await?;
                 self.shared.wait_for(before.and(self.shared.all_that_can_be_lost())).await?;
-                Ok(self.shared.on_worker(Work::Answer, move || finished.answers().pop()).await?)
+                Ok(self.shared.on_worker(Work::Answer, move || finished.last_answer()).await?)
             }
         }
     }

@@ -1,12 +1,13 @@
 //! Job queues and budgets of this node: the rules are `nexo_core::jobs`'s; `machine_cell.rs` gives them a lock, the journal and a
 //! place in checkpoints. Here they get what rules have not: workers that wait for jobs (`takers.rs`), a thread that knows the time
-//! (`ticker.rs`), and answers, which are made from results and filters and pushed to queues (`answers.rs`).
+//! (`ticker.rs`), and answers, which are made from results and filters (`filtered.rs`) and pushed to queues (`answers.rs`).
 //!
 //! Whoever is told something is told when it is synced: a job that was handed out has spent tokens, so also that.
 
 mod answers;
 mod calls;
 mod error;
+mod filtered;
 mod requests;
 mod scheduled;
 mod settings;
@@ -31,8 +32,8 @@ use crate::machine_cell::{MachineCell, Replayed};
 use crate::shared::Shared;
 use crate::workers::Work;
 
-use answers::Caller;
 pub use answers::WaiterAnswer;
+use answers::{Answering, Caller};
 pub use error::JobCallError;
 pub use requests::{JobRequest, WaiterRequest};
 use takers::Takers;
@@ -56,8 +57,8 @@ pub(crate) struct JobsCell {
     /// What jobs took in memory when it was last looked at.
     memory_bytes: AtomicU64,
     /// One thread at a time gives answers, so that nobody gets two.
-    answering: Mutex<()>,
-    /// Somebody is about to look for answers that are to be given.
+    answering: Mutex<Answering>,
+    /// Somebody gives answers, and looks again afterwards.
     is_answering: AtomicBool,
     /// Some could not be given, and are tried again.
     is_unanswered: AtomicBool,
@@ -82,7 +83,7 @@ impl JobsCell {
             ticker: Ticker::default(),
             callers: Mutex::default(),
             memory_bytes: AtomicU64::new(memory_bytes),
-            answering: Mutex::new(()),
+            answering: Mutex::default(),
             is_answering: AtomicBool::new(false),
             is_unanswered: AtomicBool::new(false),
         }

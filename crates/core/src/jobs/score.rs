@@ -6,7 +6,7 @@
 use std::cmp::Ordering;
 
 use nexo_expr::{Program, Schema, Type, Value};
-use nexo_types::Timestamp;
+use nexo_types::{Timestamp, limits};
 
 use super::error::JobError;
 use super::job::Job;
@@ -118,7 +118,10 @@ impl ScorePolicy {
                     Value::String(job.kind().into()),
                     Value::String(job.key().into()),
                 ];
-                let value = program.eval(&arguments).ok().and_then(|value| value.as_f64());
+                let value = program
+                    .eval_within(&arguments, &mut { limits::JOB_SCORE_STEPS_MAX })
+                    .ok()
+                    .and_then(|value| value.as_f64());
                 // The highest and not infinity or NaN, which no JSON can say.
                 let score = value.filter(|value| value.is_finite()).unwrap_or(f64::MAX);
                 let mut until = Timestamp::MAX;

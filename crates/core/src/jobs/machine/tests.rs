@@ -715,3 +715,13 @@ fn a_queues_own_policy_decides_and_follows_the_clock_too() {
     shop.give(JobCommand::PutQueue { name: name(), config: Arc::new(failing) }).unwrap();
     assert_eq!(shop.score(job), f64::MAX, "who cannot be scored goes last");
 }
+
+#[test]
+fn a_score_that_takes_too_much_work_goes_last_and_holds_up_nobody() {
+    let score = "key.matches('[a-h]{1,300}z') ? 1 : 2";
+    let mut shop = Shop::with(JobQueueConfig { score: Some(score.into()), ..JobQueueConfig::default() });
+    let long = shop.ask(&"a".repeat(1_024), None).job;
+    let short = shop.ask("a", None).job;
+    assert_eq!((shop.score(long), shop.score(short)), (f64::MAX, 2.0));
+    assert_eq!(shop.take().unwrap().receipt.job, short);
+}
