@@ -171,6 +171,7 @@ impl Coded for JobError {
             | Self::NotHeld { .. }
             | Self::Finished { .. }
             | Self::NeverPaid { .. } => Code::FailedPrecondition,
+            Self::OtherKey { .. } => Code::AlreadyExists,
             Self::UnknownClass { .. }
             | Self::BadCost { .. }
             | Self::BadSetting { .. }
@@ -252,6 +253,9 @@ mod tests {
         let (job, queue) = (nexo_types::JobId(7), nexo_types::JobQueueName::new("deals").unwrap());
         assert_eq!(code(JobError::NoSuchJob { job }), Code::NotFound);
         let name = nexo_types::BudgetName::new("api").unwrap();
+        let (waiter, key, asked) = ("w".into(), "k".into(), "other".into());
+        let other = JobError::OtherKey { queue: queue.clone(), waiter, key, asked };
+        assert_eq!(code(other), Code::AlreadyExists);
         assert_eq!(code(JobError::BudgetInUse { name, queue }), Code::FailedPrecondition);
         assert_eq!(code(JobError::NotHeld { job, hold: 1, state: "" }), Code::FailedPrecondition);
         assert_eq!(code(JobError::BadSetting { reason: String::new() }), Code::InvalidArgument);

@@ -176,7 +176,18 @@ impl Jobs {
         waiter: Option<&Arc<Waiter>>,
     ) -> Decided {
         let queue = self.find(name)?;
-        if let Some((job, _)) = waiter.and_then(|waiter| queue.waiter(&waiter.id)) {
+        if let Some(waiter) = waiter
+            && let Some((job, _)) = queue.waiter(&waiter.id)
+        {
+            let known = queue.jobs.get(job.sequence()).map_or("", Job::key);
+            if known != &*new.body.key {
+                return Err(JobError::OtherKey {
+                    queue: name.clone(),
+                    waiter: Arc::clone(&waiter.id),
+                    key: known.into(),
+                    asked: Arc::clone(&new.body.key),
+                });
+            }
             return asked(Vec::new(), job, AskedState::Known);
         }
         let found = queue.joinable(&new.body.key, now);

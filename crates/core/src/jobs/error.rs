@@ -44,6 +44,20 @@ pub enum JobError {
         /// The waiter's id.
         waiter: Arc<str>,
     },
+    /// The waiter waits for something else.
+    #[error(
+        "waiter '{waiter}' of job queue '{queue}' waits for key '{key}' already; it cannot wait for '{asked}' as well: use another id"
+    )]
+    OtherKey {
+        /// The queue.
+        queue: JobQueueName,
+        /// The waiter's id.
+        waiter: Arc<str>,
+        /// The key that it asked for before.
+        key: Arc<str>,
+        /// The key that it asks for now.
+        asked: Arc<str>,
+    },
     /// The worker no longer has the job.
     #[error("job {job} is not held by receipt {job}-{hold} any more: {state}")]
     NotHeld {

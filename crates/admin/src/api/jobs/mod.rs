@@ -236,9 +236,10 @@ impl From<JobCallError> for ApiError {
                 | JobError::NoSuchBudget { .. }
                 | JobError::NoSuchJob { .. }
                 | JobError::NoSuchWaiter { .. } => Self::not_found().with_reason(words),
-                JobError::NotHeld { .. } | JobError::Finished { .. } | JobError::BudgetInUse { .. } => {
-                    Self::conflict(words)
-                }
+                JobError::NotHeld { .. }
+                | JobError::Finished { .. }
+                | JobError::OtherKey { .. }
+                | JobError::BudgetInUse { .. } => Self::conflict(words),
                 JobError::TooMany { .. } | JobError::OutOfMemory { .. } => Self::too_many(words),
                 JobError::UnknownClass { .. }
                 | JobError::NeverPaid { .. }

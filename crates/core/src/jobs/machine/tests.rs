@@ -253,13 +253,32 @@ fn the_same_waiter_again_changes_nothing() {
     let waiter = shop.waiter("w", "pro", Some(1));
     let job = shop.ask("k", Some(waiter.clone())).job;
     assert_eq!(shop.ask("k", Some(waiter.clone())), Asked { job, state: AskedState::Known });
-    assert_eq!(shop.ask("other", Some(waiter.clone())), Asked { job, state: AskedState::Known });
     let receipt = shop.take().unwrap().receipt;
     shop.complete(receipt).unwrap();
     assert_eq!(
         shop.ask("k", Some(waiter)),
         Asked { job, state: AskedState::Known },
         "also when it is answered"
+    );
+}
+
+#[test]
+fn a_waiter_cannot_wait_for_two_keys() {
+    let mut shop = Shop::new();
+    let waiter = shop.waiter("w", "pro", Some(1));
+    shop.ask("k", Some(waiter.clone()));
+    let refused = shop.ask_at("other", 0, Some(waiter.clone())).unwrap_err();
+    assert!(
+        matches!(&refused, JobError::OtherKey { key, asked, .. } if &**key == "k" && &**asked == "other")
+    );
+    let said = refused.to_string();
+    assert!(said.contains("'w'") && said.contains("'k'") && said.contains("'other'"), "{said}");
+    let receipt = shop.take().unwrap().receipt;
+    assert!(shop.take().is_none(), "nothing was made");
+    shop.complete(receipt).unwrap();
+    assert!(
+        shop.ask_at("other", 0, Some(waiter)).is_err(),
+        "also when it is answered, as long as it is remembered"
     );
 }
 
