@@ -305,6 +305,44 @@ async fn what_cannot_be_is_refused_with_a_reason_and_the_rest_goes_on() {
     broker.shutdown().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_queue_that_is_deleted_tells_everyone_who_waits() {
+    let (_, broker) = with_jobs(JobQueueConfig::default()).await;
+    for (key, id, reply) in [
+        ("running", "running in a queue", Reply::Queue(name("answers"))),
+        ("pending", "pending in a queue", Reply::Queue(name("answers"))),
+        ("pending", "in a call", Reply::Call),
+    ] {
+        broker.ask_job(&deals(), &request(key, Some(waiter(id, reply)))).await.unwrap();
+        if key == "running" {
+            take(&broker, NOW).await.unwrap();
+        }
+    }
+    broker.ask_job(&deals(), &request("background", None)).await.unwrap();
+    let waiting = broker.clone();
+    let waiting = tokio::spawn(async move { waiting.job_answer(&deals(), "in a call", LONG).await });
+    // It waits, or comes too late: either way it is told.
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    broker.delete_job_queue(&deals()).await.unwrap();
+    let mut told = answers(&broker, 2).await;
+    told.sort_by_key(|answer| answer["waiter"].to_string());
+    assert_eq!(told.iter().map(|answer| &answer["status"]).collect::<Vec<_>>(), ["cancelled", "cancelled"]);
+    assert_eq!(
+        (&told[0]["waiter"], &told[1]["waiter"]),
+        (&json!("pending in a queue"), &json!("running in a queue"))
+    );
+    match tokio::time::timeout(Duration::from_secs(5), waiting).await.expect("it is told at once").unwrap() {
+        Ok(answer) => assert_eq!(answer.unwrap().status, "cancelled"),
+        Err(error) => assert!(error.to_string().contains("was deleted while this call waited"), "{error}"),
+    }
+    assert!(broker.look_at_jobs(|jobs, _| jobs.queue(&deals()).is_none()));
+    let again = broker.delete_job_queue(&deals()).await.unwrap_err();
+    assert!(again.to_string().contains("there is no job queue 'deals'"), "{again}");
+    broker.put_job_queue(&deals(), JobQueueConfig::default()).await.unwrap();
+    broker.ask_job(&deals(), &request("k", Some(waiter("in a call", Reply::Call)))).await.unwrap();
+    broker.shutdown().await;
+}
+
 /// Eight patterns that try hundreds of parts at each byte of a text.
 fn endless_filter() -> String {
     let pattern =

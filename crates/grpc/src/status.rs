@@ -163,11 +163,13 @@ impl Coded for JobError {
     fn code(&self) -> Code {
         match self {
             Self::NoSuchQueue { .. }
+            | Self::QueueDeleted { .. }
             | Self::NoSuchBudget { .. }
             | Self::NoSuchJob { .. }
             | Self::NoSuchWaiter { .. } => Code::NotFound,
             // What was asked is sound, and something else must change first.
             Self::BudgetInUse { .. }
+            | Self::QueueGoing { .. }
             | Self::NotHeld { .. }
             | Self::Finished { .. }
             | Self::NeverPaid { .. } => Code::FailedPrecondition,

@@ -6,6 +6,7 @@
 
 mod answers;
 mod calls;
+mod deletion;
 mod error;
 mod filtered;
 mod requests;
@@ -15,7 +16,7 @@ mod takers;
 mod ticker;
 
 use std::cell::RefCell;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -54,6 +55,8 @@ pub(crate) struct JobsCell {
     ticker: Ticker,
     /// Calls that wait for a job to be finished.
     callers: Mutex<HashMap<JobId, VecDeque<Caller>>>,
+    /// Queues that are on their way out: nobody joins those who wait there.
+    closing: Mutex<BTreeSet<JobQueueId>>,
     /// What jobs took in memory when it was last looked at.
     memory_bytes: AtomicU64,
     /// One thread at a time gives answers, so that nobody gets two.
@@ -82,6 +85,7 @@ impl JobsCell {
             takers: Mutex::default(),
             ticker: Ticker::default(),
             callers: Mutex::default(),
+            closing: Mutex::default(),
             memory_bytes: AtomicU64::new(memory_bytes),
             answering: Mutex::default(),
             is_answering: AtomicBool::new(false),
@@ -135,6 +139,9 @@ impl Shared {
             if let JobCommand::Take { queue, .. } = command {
                 refresh_before_take(jobs, queue, now);
             }
+            if let JobCommand::Ask { queue, waiter: Some(_), .. } = command {
+                self.refuse_closing(jobs, queue)?;
+            }
             jobs.decide_command(now, command)
         })
     }
@@ -184,6 +191,9 @@ impl Shared {
         }
         if !follow.to_answer.is_empty() {
             self.answer_jobs_soon();
+        }
+        if follow.queues_went {
+            self.forget_callers();
         }
         if let Some(at) = wake_by {
             // A score that is to be found is found by whoever hands out. The ticker need not run after every request.
@@ -273,6 +283,7 @@ const fn claim_of(command: &JobCommand) -> Claim {
         | JobCommand::Fail { .. }
         | JobCommand::GiveBack { .. }
         | JobCommand::Cancel { .. }
+        | JobCommand::CancelAll { .. }
         | JobCommand::Leave { .. }
         | JobCommand::Answered { .. }
         | JobCommand::Report { .. }
@@ -288,6 +299,8 @@ struct Follow {
     finished: Vec<JobId>,
     /// Finished jobs with waiters to whom answers are to be brought, as far as can be told before the records are applied.
     to_answer: Vec<JobId>,
+    /// Queues are deleted, perhaps some with calls that wait.
+    queues_went: bool,
     /// The last job that a record was about.
     job: Option<JobId>,
 }
@@ -319,10 +332,11 @@ impl Follow {
                 JobRecord::Report { budget, .. } | JobRecord::Grant { budget, .. } => {
                     follow.touched.budget = Some(*budget);
                 }
-                JobRecord::PutQueue { .. }
-                | JobRecord::PutBudget { .. }
-                | JobRecord::DeleteQueue { .. }
-                | JobRecord::ForgetVhost { .. } => follow.touched.all = true,
+                JobRecord::PutQueue { .. } | JobRecord::PutBudget { .. } => follow.touched.all = true,
+                JobRecord::DeleteQueue { .. } | JobRecord::ForgetVhost { .. } => {
+                    follow.touched.all = true;
+                    follow.queues_went = true;
+                }
                 JobRecord::Answered { job, .. } => follow.job = Some(*job),
                 JobRecord::Leave { .. } | JobRecord::Forget { .. } | JobRecord::DeleteBudget { .. } => {}
             }

@@ -107,6 +107,15 @@ pub enum JobCommand {
         /// The job.
         job: JobId,
     },
+    /// Nobody is to wait for jobs of a queue any more: those that have waiters are cancelled.
+    CancelAll {
+        /// The queue.
+        queue: JobQueueName,
+        /// The number of the job to begin with.
+        from: u64,
+        /// At most so many jobs are looked at.
+        max: usize,
+    },
     /// A waiter does not wait any more. A job that nobody waits for then is cancelled if it is pending.
     Leave {
         /// The queue.
@@ -200,6 +209,8 @@ pub enum JobAnswer {
     Settled(Settled),
     /// How many jobs were looked at.
     Looked(usize),
+    /// Jobs were cancelled; the number of the one to go on with, if there are more.
+    Cancelled(Option<u64>),
 }
 
 /// What became of a request for work.

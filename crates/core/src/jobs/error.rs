@@ -16,6 +16,18 @@ pub enum JobError {
         /// Its name.
         name: JobQueueName,
     },
+    /// The queue is on its way out.
+    #[error("job queue '{name}' is being deleted; nobody can wait for its jobs any more")]
+    QueueGoing {
+        /// Its name.
+        name: JobQueueName,
+    },
+    /// The queue went while somebody waited.
+    #[error("job queue '{name}' was deleted while this call waited; there is no answer any more")]
+    QueueDeleted {
+        /// Its name.
+        name: JobQueueName,
+    },
     /// There is no such budget.
     #[error("there is no budget '{name}'")]
     NoSuchBudget {
