@@ -1,4 +1,4 @@
-"""The automations whose client is "python" in automations.json: each asks again and again. `clients.mjs` has those of Node.
+"""The automations whose client is "python" in automations.json: each asks again and again. `clients.ts` has those of Node.
 
     python3 clients.py BROKER_URL SECONDS
 

@@ -1,6 +1,6 @@
 """All that a Python program needs to use job queues: HTTP and JSON from the standard library.
 
-Nothing here is special to this example; copy it. `nexo.mjs` is the same for Node.
+Nothing here is special to this example; copy it. `nexo.ts` is the same for Node.
 """
 
 import base64

@@ -1,4 +1,4 @@
-"""A worker: takes jobs, asks the API, and tells the broker what came of it. `worker.mjs` is the same for Node.
+"""A worker: takes jobs, asks the API, and tells the broker what came of it. `worker.ts` is the same for Node.
 
     python3 worker.py BROKER_URL API_URL NAME
 

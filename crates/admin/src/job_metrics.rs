@@ -20,12 +20,22 @@ struct Row {
     finished: u64,
     memory_bytes: u64,
     oldest_age: Millis,
+    tokens_today: u64,
     bands: Vec<BandCount>,
     counts: [u64; QUEUE_COUNTERS.len()],
     waits: Times,
     runs: Times,
     responses: Times,
-    by_kind: Vec<(Arc<str>, KindFigures, PendingOf)>,
+    by_kind: Vec<Kind>,
+}
+
+/// Jobs of a type, as they were.
+#[derive(Debug)]
+struct Kind {
+    name: Arc<str>,
+    figures: KindFigures,
+    pending: PendingOf,
+    tokens_today: u64,
 }
 
 /// A budget, as it was.
@@ -74,6 +84,7 @@ const QUEUE_GAUGES: &[Gauge] = &[
     ("nexo_jobs_finished", "Finished jobs that are remembered", |row| row.finished as f64),
     ("nexo_jobs_memory_bytes", "Memory of jobs and results, about", |row| row.memory_bytes as f64),
     ("nexo_jobs_oldest_age_seconds", "Age of the oldest pending job", |row| row.oldest_age.0 as f64 / 1e3),
+    ("nexo_jobs_tokens_today", "Tokens that jobs used since midnight, by UTC", |row| row.tokens_today as f64),
 ];
 
 type OfTimes = (&'static str, &'static str, fn(&Row) -> Times);
@@ -94,12 +105,15 @@ const KIND_COUNTERS: &[OfKind] = &[
     ("nexo_jobs_type_cache_hits", "Requests of a type that a cached result answered", |kind| kind.cache_hits),
 ];
 
-type PendingOfKind = (&'static str, &'static str, fn(&PendingOf) -> f64);
+type GaugeOfKind = (&'static str, &'static str, fn(&Kind) -> f64);
 
-const KIND_GAUGES: &[PendingOfKind] = &[
-    ("nexo_jobs_type_pending", "Jobs of a type that wait to be handed out", |pending| pending.jobs as f64),
-    ("nexo_jobs_type_oldest_age_seconds", "Age of the oldest pending job of a type", |pending| {
-        pending.oldest_age.unwrap_or_default().0 as f64 / 1e3
+const KIND_GAUGES: &[GaugeOfKind] = &[
+    ("nexo_jobs_type_pending", "Jobs of a type that wait to be handed out", |kind| kind.pending.jobs as f64),
+    ("nexo_jobs_type_oldest_age_seconds", "Age of the oldest pending job of a type", |kind| {
+        kind.pending.oldest_age.unwrap_or_default().0 as f64 / 1e3
+    }),
+    ("nexo_jobs_type_tokens_today", "Tokens that jobs of a type used since midnight, by UTC", |kind| {
+        kind.tokens_today as f64
     }),
 ];
 
@@ -139,6 +153,7 @@ impl JobFigures {
                 finished: queue.finished(),
                 memory_bytes: queue.memory_bytes(),
                 oldest_age: queue.oldest_age(now).unwrap_or_default(),
+                tokens_today: queue.figures().tokens_today(now),
                 bands: queue.bands(),
                 counts: QUEUE_COUNTERS.map(|(_, _, count)| count(queue)),
                 waits: queue.figures().waits,
@@ -147,7 +162,12 @@ impl JobFigures {
                 by_kind: queue
                     .figures()
                     .by_kind()
-                    .map(|(kind, of)| (Arc::clone(kind), of.clone(), queue.pending_of_kind(kind, now)))
+                    .map(|(kind, figures)| Kind {
+                        name: Arc::clone(kind),
+                        figures: figures.clone(),
+                        pending: queue.pending_of_kind(kind, now),
+                        tokens_today: figures.tokens_today(now),
+                    })
                     .collect(),
             };
             let budget = |budget: &Budget| BudgetRow {
@@ -223,18 +243,18 @@ impl JobFigures {
         for (name, help, value) in KIND_COUNTERS {
             let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
             for row in &self.queues {
-                for (kind, figures, _) in &row.by_kind {
+                for kind in &row.by_kind {
                     metric
                         .encode_family(&row.label_of(kind))?
-                        .encode_counter::<NoLabelSet, _, u64>(&value(figures), None)?;
+                        .encode_counter::<NoLabelSet, _, u64>(&value(&kind.figures), None)?;
                 }
             }
         }
         for (name, help, value) in KIND_GAUGES {
             let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
             for row in &self.queues {
-                for (kind, _, pending) in &row.by_kind {
-                    metric.encode_family(&row.label_of(kind))?.encode_gauge(&value(pending))?;
+                for kind in &row.by_kind {
+                    metric.encode_family(&row.label_of(kind))?.encode_gauge(&value(kind))?;
                 }
             }
         }
@@ -242,7 +262,7 @@ impl JobFigures {
             let rows = || {
                 self.queues
                     .iter()
-                    .flat_map(|row| row.by_kind.iter().map(|(kind, of, _)| (row.label_of(kind), times(of))))
+                    .flat_map(|row| row.by_kind.iter().map(|kind| (row.label_of(kind), times(&kind.figures))))
             };
             encode_sum_and_count(encoder, name, help, rows)?;
         }
@@ -297,9 +317,9 @@ impl Row {
         [("queue", self.name.as_str()), ("vhost", self.name.vhost_str())]
     }
 
-    fn label_of<'a>(&'a self, kind: &'a str) -> [(&'static str, &'a str); 3] {
+    fn label_of<'a>(&'a self, kind: &'a Kind) -> [(&'static str, &'a str); 3] {
         let [queue, vhost] = self.label();
-        [queue, vhost, ("type", kind)]
+        [queue, vhost, ("type", &*kind.name)]
     }
 }
 
@@ -343,6 +363,8 @@ mod tests {
             "nexo_jobs_done_total{queue=\"deals\",vhost=\"/\"} 1",
             "nexo_jobs_band{queue=\"deals\",vhost=\"/\",band=\"prefetch\"} 1",
             "nexo_jobs_type_tokens_used_total{queue=\"deals\",vhost=\"/\",type=\"search\"} 3",
+            "nexo_jobs_tokens_today{queue=\"deals\",vhost=\"/\"} 3",
+            "nexo_jobs_type_tokens_today{queue=\"deals\",vhost=\"/\",type=\"search\"} 3",
             "nexo_jobs_type_pending{queue=\"deals\",vhost=\"/\",type=\"search\"} 1",
             "nexo_jobs_type_oldest_age_seconds{queue=\"deals\",vhost=\"/\",type=\"search\"} ",
             "nexo_jobs_type_wait_count_total{queue=\"deals\",vhost=\"/\",type=\"search\"} 1",

@@ -139,6 +139,16 @@ async fn settings_that_are_not_given_stay_and_null_takes_them_away() {
 }
 
 #[tokio::test]
+async fn a_waiter_that_asks_for_another_key_is_told_of_both() {
+    let managed = with_deals(json!({})).await;
+    let ask = format!("{DEALS}/ask");
+    let asked = |key: &str| json!({"key": key, "waiter": {"id": "w", "class": "pro"}});
+    managed.expect(200, "POST", &ask, Some(asked("phones"))).await;
+    let said = refused(&managed, 409, "POST", &ask, asked("toys")).await;
+    assert!(said.contains("'phones'") && said.contains("'toys'") && said.contains("'w'"), "{said}");
+}
+
+#[tokio::test]
 async fn a_refusal_names_what_is_wrong() {
     let managed = with_deals(json!({"classes": {"vip": 0}})).await;
     let ask = format!("{DEALS}/ask");

@@ -518,6 +518,85 @@ async fn what_cannot_be_is_refused_with_a_reason_and_the_rest_goes_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_job_queue_that_is_deleted_tells_everyone_who_waits() {
+    let (_, broker) = with_jobs(JobQueueConfig::default()).await;
+    for (key, id, reply) in [
+        ("running", "running in a queue", Reply::Queue(name("answers"))),
+        ("pending", "pending in a queue", Reply::Queue(name("answers"))),
+        ("pending", "in a call", Reply::Call),
+    ] {
+        broker.ask_job(&deals(), &request(key, Some(waiter(id, reply)))).await.unwrap();
+        if key == "running" {
+            take(&broker, NOW).await.unwrap();
+        }
+    }
+    broker.ask_job(&deals(), &request("background", None)).await.unwrap();
+    let waiting = broker.clone();
+    let waiting = tokio::spawn(async move { waiting.job_answer(&deals(), "in a call", LONG).await });
+    // It waits, or comes too late: either way it is told.
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    broker.delete_job_queue(&deals()).await.unwrap();
+    let mut told = answers(&broker, 2).await;
+    told.sort_by_key(|answer| answer["waiter"].to_string());
+    assert_eq!(told.iter().map(|answer| &answer["status"]).collect::<Vec<_>>(), ["cancelled", "cancelled"]);
+    assert_eq!(
+        (&told[0]["waiter"], &told[1]["waiter"]),
+        (&json!("pending in a queue"), &json!("running in a queue"))
+    );
+    match tokio::time::timeout(Duration::from_secs(5), waiting).await.expect("it is told at once").unwrap() {
+        Ok(answer) => assert_eq!(answer.unwrap().status, "cancelled"),
+        Err(error) => assert!(error.to_string().contains("was deleted while this call waited"), "{error}"),
+    }
+    assert!(broker.look_at_jobs(|jobs, _| jobs.queue(&deals()).is_none()));
+    let again = broker.delete_job_queue(&deals()).await.unwrap_err();
+    assert!(again.to_string().contains("there is no job queue 'deals'"), "{again}");
+    broker.put_job_queue(&deals(), JobQueueConfig::default()).await.unwrap();
+    broker.ask_job(&deals(), &request("k", Some(waiter("in a call", Reply::Call)))).await.unwrap();
+    broker.shutdown().await;
+}
+
+/// Eight patterns that try hundreds of parts at each byte of a text.
+fn endless_filter() -> String {
+    let pattern =
+        |at: usize| format!("item.t.matches('(?-u:[a-h]{{1,{}}}[a-g]{{1,{}}}[0-9p-z])')", 300 + at, 150 + at);
+    (0..8).map(pattern).collect::<Vec<_>>().join(" || ")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_filter_that_takes_too_much_work_is_told_so_and_holds_up_nobody() {
+    let (_, broker) = with_jobs(JobQueueConfig::default()).await;
+    let light = JobQueueName::new("light").unwrap();
+    broker.put_job_queue(&light, JobQueueConfig::default()).await.unwrap();
+    broker.create_queue(&name("heavy answers"), QueueConfig::default()).await.unwrap();
+    let queue = Reply::Queue(name("heavy answers"));
+    for number in 0..3 {
+        let filter = format!("{} || item.t == '{number}'", endless_filter());
+        let heavy = WaiterRequest { filter, ..waiter(&format!("heavy {number}"), queue.clone()) };
+        broker.ask_job(&deals(), &request("heavy", Some(heavy))).await.unwrap();
+    }
+    let asks = WaiterRequest { filter: endless_filter(), ..waiter("asks", Reply::Call) };
+    broker.ask_job(&deals(), &request("heavy", Some(asks))).await.unwrap();
+    let heavy = take(&broker, NOW).await.unwrap();
+    let beside = Some(waiter("beside", Reply::Queue(name("answers"))));
+    broker.ask_job(&deals(), &request("beside", beside.clone())).await.unwrap();
+    let beside_heavy = take(&broker, NOW).await.unwrap();
+    broker.ask_job(&light, &request("light", beside)).await.unwrap();
+    let in_light = broker.take_jobs(&light, "worker", None, 1, NOW).await.unwrap().remove(0);
+    let items: Vec<Value> = (0..50).map(|_| json!({ "t": "abcdefgh".repeat(75) })).collect();
+    complete(&broker, &heavy, &json!(items)).await;
+    complete(&broker, &in_light, &json!([1])).await;
+    complete(&broker, &beside_heavy, &json!([2])).await;
+    let told = tokio::time::timeout(LONG, answers(&broker, 2)).await.expect("others have their turn");
+    let mut told: Vec<&str> = told.iter().map(|answer| answer["key"].as_str().unwrap()).collect();
+    told.sort_unstable();
+    assert_eq!(told, ["beside", "light"]);
+    let asked = broker.job_answer(&deals(), "asks", Duration::from_secs(120)).await.unwrap().unwrap();
+    let error = asked.error.unwrap();
+    assert!(error.contains("steps") && error.contains("are left out, of 50"), "{error}");
+    broker.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_virtual_host_goes_with_its_job_queues_and_who_waits_there_is_told() {
     let (_, broker) = with_jobs(JobQueueConfig::default()).await;
     let shop = VhostName::new("shop").unwrap();

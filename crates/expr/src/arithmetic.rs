@@ -9,6 +9,7 @@ use serde_json::Value as JsonValue;
 
 use crate::error::EvalError;
 use crate::kind::Kind;
+use crate::limits::BYTES_PER_STEP;
 use crate::syntax::Operator;
 use crate::value::{Entries, Value};
 
@@ -152,28 +153,37 @@ pub(crate) fn order(left: &Value<'_>, right: &Value<'_>) -> Option<Option<Orderi
     }
 }
 
-/// Values of different kinds are not equal, except numbers.
-pub(crate) fn equal(left: &Value<'_>, right: &Value<'_>) -> bool {
+/// Values of different kinds are not equal, except numbers. Adds the steps that it takes: for text, entries and fields.
+pub(crate) fn equal(left: &Value<'_>, right: &Value<'_>, steps: &mut u64) -> bool {
     match (left, right) {
-        (Value::String(left), Value::String(right)) => left == right,
+        (Value::String(left), Value::String(right)) => {
+            *steps += (left.len().min(right.len()) / BYTES_PER_STEP) as u64;
+            left == right
+        }
         (Value::Bool(left), Value::Bool(right)) => left == right,
         (Value::Null, Value::Null) => true,
         (Value::Json(JsonValue::Object(left)), Value::Json(JsonValue::Object(right))) => {
             let same = |(name, value): (&String, &JsonValue)| {
-                right.get(name).is_some_and(|other| equal(&Value::from_json(value), &Value::from_json(other)))
+                *steps += 1 + (name.len() / BYTES_PER_STEP) as u64;
+                let (value, other) = (Value::from_json(value), right.get(name).map(Value::from_json));
+                other.is_some_and(|other| equal(&value, &other, steps))
             };
             left.len() == right.len() && left.iter().all(same)
         }
         _ => match (Number::of(left), Number::of(right)) {
             (Some(left), Some(right)) => left.order(right) == Some(Ordering::Equal),
             _ => match (left.entries(), right.entries()) {
-                (Some(left), Some(right)) => lists_equal(left, right),
+                (Some(left), Some(right)) => lists_equal(left, right, steps),
                 _ => false,
             },
         },
     }
 }
 
-fn lists_equal(left: Entries<'_>, right: Entries<'_>) -> bool {
-    left.len() == right.len() && left.iter().zip(right.iter()).all(|(left, right)| equal(&left, &right))
+fn lists_equal(left: Entries<'_>, right: Entries<'_>, steps: &mut u64) -> bool {
+    let same = |(left, right): (Value<'_>, Value<'_>)| {
+        *steps += 1;
+        equal(&left, &right, steps)
+    };
+    left.len() == right.len() && left.iter().zip(right.iter()).all(same)
 }

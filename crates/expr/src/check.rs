@@ -4,12 +4,11 @@
 
 use std::borrow::Cow;
 
-use regex::{Regex, RegexBuilder};
-
 use crate::code::{Code, Node, Range};
 use crate::error::CompileError;
 use crate::kind::{Kinds, Type};
-use crate::limits::{PATTERN_COMPILED_BYTES_MAX, PATTERN_DEPTH_MAX, PATTERNS_MAX};
+use crate::limits::PATTERNS_MAX;
+use crate::pattern::Pattern;
 use crate::schema::Schema;
 use crate::signature::{Arity, Function};
 use crate::syntax::{Expr, Id, Link, Operator, Style, Syntax};
@@ -63,7 +62,7 @@ struct Lowered {
     links: Vec<(Operator, Id)>,
     names: Vec<Box<str>>,
     constants: Vec<Value<'static>>,
-    patterns: Vec<Regex>,
+    patterns: Vec<Pattern>,
     used: Vec<&'static str>,
 }
 
@@ -271,23 +270,9 @@ impl Checker<'_, '_> {
         if self.out.patterns.len() == PATTERNS_MAX {
             return self.error(node.place, format!("there are more than {PATTERNS_MAX} patterns"));
         }
-        let compiled = RegexBuilder::new(pattern)
-            .size_limit(PATTERN_COMPILED_BYTES_MAX)
-            .dfa_size_limit(PATTERN_COMPILED_BYTES_MAX)
-            .nest_limit(PATTERN_DEPTH_MAX)
-            .build();
-        match compiled {
-            Ok(regex) => self.out.patterns.push(regex),
-            Err(regex::Error::CompiledTooBig(most)) => {
-                return self
-                    .error(node.place, format!("the pattern takes more than {most} bytes when compiled"));
-            }
-            Err(error) => {
-                // The last line has the reason; those before draw the pattern.
-                let error = error.to_string();
-                let reason = error.lines().last().unwrap_or_default().trim_start_matches("error: ");
-                return self.error(node.place, format!("the pattern is no regular expression: {reason}"));
-            }
+        match Pattern::new(pattern) {
+            Ok(pattern) => self.out.patterns.push(pattern),
+            Err(message) => return self.error(node.place, message),
         }
         Ok(small(self.out.patterns.len() - 1))
     }

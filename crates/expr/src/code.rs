@@ -1,8 +1,7 @@
 //! What an expression is compiled to: small nodes in one row, each after those it is made of.
 
-use regex::Regex;
-
 use crate::kind::Type;
+use crate::pattern::Pattern;
 use crate::signature::Function;
 use crate::syntax::{Id, Operator};
 use crate::value::Value;
@@ -18,7 +17,7 @@ pub(crate) struct Code {
     pub(crate) names: Box<[Box<str>]>,
     /// Texts, and lists of nothing but constants.
     pub(crate) constants: Box<[Value<'static>]>,
-    pub(crate) patterns: Box<[Regex]>,
+    pub(crate) patterns: Box<[Pattern]>,
     /// Names of the variables that occur.
     pub(crate) used: Box<[&'static str]>,
     pub(crate) variables: usize,

@@ -134,6 +134,12 @@ pub enum EvalError {
     /// More text was built than an evaluation may.
     #[error("the evaluation builds more than {TEXT_BYTES_MAX} bytes of text")]
     TooMuchText,
+    /// More steps were needed than an evaluation may take.
+    #[error("the evaluation takes more than {max} steps of work")]
+    TooMuchWork {
+        /// How many it may take.
+        max: u64,
+    },
     /// The result is not what was expected.
     #[error("the result is {found}; expected {expected}")]
     Result {

@@ -6,7 +6,8 @@
 //! The way of a text: `token` cuts it into tokens, `parse` makes a tree of them (`syntax`), `check` finds out types and
 //! lowers the tree to flat nodes (`code`), `eval` runs these with `arithmetic` and `functions`. Each step is bounded by
 //! `limits`, and none recurses deeper than these say, so the text can come from anybody. An evaluation passes over every
-//! node at most once, and a node over its data at most once: the cost is linear in nodes × data.
+//! node at most once, and a node over its data at most once. Patterns (`pattern`) may cost their size for each byte. So steps
+//! are counted, and an evaluation that takes too many fails.
 
 mod arithmetic;
 mod check;
@@ -17,6 +18,7 @@ mod functions;
 mod kind;
 pub mod limits;
 mod parse;
+mod pattern;
 mod program;
 mod schema;
 mod signature;

@@ -8,6 +8,7 @@ use crate::code::Code;
 use crate::error::{CompileError, EvalError};
 use crate::eval::eval;
 use crate::kind::Type;
+use crate::limits::EVAL_STEPS_MAX;
 use crate::parse::parse;
 use crate::schema::Schema;
 use crate::value::Value;
@@ -46,7 +47,18 @@ impl Program {
 
     /// The result over these arguments, one for each variable of the schema, in its order.
     pub fn eval<'a>(&'a self, arguments: &'a [Value<'a>]) -> Result<Value<'a>, EvalError> {
-        eval(&self.inner.code, arguments)
+        self.eval_within(arguments, &mut { EVAL_STEPS_MAX })
+    }
+
+    /// The same in at most so many steps. Those that were taken are subtracted, whether there is a result or not.
+    ///
+    /// How many an evaluation takes follows from the program and the arguments alone, not from the machine.
+    pub fn eval_within<'a>(
+        &'a self,
+        arguments: &'a [Value<'a>],
+        steps_left: &mut u64,
+    ) -> Result<Value<'a>, EvalError> {
+        eval(&self.inner.code, arguments, steps_left)
     }
 }
 

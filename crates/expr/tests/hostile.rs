@@ -4,7 +4,9 @@
 mod common;
 
 use common::exercise;
-use nexo_expr::limits::{DEPTH_MAX, LIST_ENTRIES_MAX, NODES_MAX, SOURCE_BYTES_MAX, TEXT_BYTES_MAX};
+use nexo_expr::limits::{
+    DEPTH_MAX, EVAL_STEPS_MAX, LIST_ENTRIES_MAX, NODES_MAX, SOURCE_BYTES_MAX, TEXT_BYTES_MAX,
+};
 use nexo_expr::{EvalError, Program, Schema, Type, Value};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -109,6 +111,84 @@ fn text_that_an_evaluation_builds_is_bounded() {
     assert_eq!(eval(&format!("[{parts}][0]")), Err(EvalError::TooMuchText));
     // Looking at text is free.
     assert_eq!(eval(&format!("[{}][0]", ["j.s.trim()"; 100].join(", "))), Ok(Some(TEXT_BYTES_MAX / 4)));
+}
+
+/// What an evaluation over this JSON comes to within so many steps, and how many it took.
+fn within(steps: u64, source: &str, item: &serde_json::Value) -> (Result<Option<bool>, EvalError>, u64) {
+    let arguments = [Value::Bool(true), Value::Int(1), Value::from(""), Value::Json(item)];
+    let program = Program::compile(source, &SCHEMA, Type::Json).unwrap();
+    let mut left = steps;
+    let result = program.eval_within(&arguments, &mut left).map(|value| value.as_bool());
+    (result, steps - left)
+}
+
+#[test]
+fn a_pattern_with_many_parts_is_not_tried_on_much_text() {
+    // Eight of these over 400 KB of text were minutes of work.
+    let pattern =
+        |at: usize| format!("j.s.matches('(?-u:[a-h]{{1,{}}}[a-g]{{1,{}}}[0-9p-z])')", 300 + at, 150 + at);
+    let source = (0..8).map(pattern).collect::<Vec<_>>().join(" || ");
+    let (result, taken) = within(EVAL_STEPS_MAX, &source, &json!({ "s": "abcdefgh".repeat(1_000) }));
+    assert_eq!(result, Err(EvalError::TooMuchWork { max: EVAL_STEPS_MAX }));
+    assert!(taken <= EVAL_STEPS_MAX);
+    let error = EvalError::TooMuchWork { max: EVAL_STEPS_MAX }.to_string();
+    assert_eq!(error, "the evaluation takes more than 10000000 steps of work");
+    // Over a title they are.
+    assert_eq!(within(EVAL_STEPS_MAX, &source, &json!({ "s": "abcdefgh".repeat(10) })).0, Ok(Some(false)));
+}
+
+#[test]
+fn an_evaluation_that_takes_too_many_steps_fails_whatever_else_would_decide() {
+    let item = json!({ "s": "x".repeat(10_000), "list": vec![1; 10_000] });
+    for source in [
+        "j.s.contains('y')",
+        "j.s == j.s",
+        "j.s < j.s",
+        "j.s.matches('y')",
+        "j.s.upperAscii() == 'X'",
+        "j.s + 'x' == 'x'",
+        "j.s.trim() == 'x'",
+        "size(j.s) > 1",
+        "j[j.s] == 1",
+        "j.s in j",
+        "2 in j.list",
+        "max(j.list) > 2",
+        "j.list == j.list",
+        "j == j",
+        "j.s.matches('y') || true",
+        "!(j.s.matches('y') && false)",
+    ] {
+        let (result, taken) = within(1_000, source, &item);
+        assert_eq!(result, Err(EvalError::TooMuchWork { max: 1_000 }), "{source}");
+        assert!(taken <= 1_000, "{source}");
+        assert!(
+            !matches!(within(1_000_000, source, &item).0, Err(EvalError::TooMuchWork { .. })),
+            "{source}"
+        );
+    }
+    assert_eq!(within(3, "i + i > 3", &item), (Err(EvalError::TooMuchWork { max: 3 }), 0));
+}
+
+#[test]
+fn what_is_refused_for_its_length_costs_nothing() {
+    let item = json!({ "s": "x".repeat(10_000) });
+    let (result, taken) = within(1_000, "j.s.matches('y')", &item);
+    assert!(result.is_err() && taken < 10, "{taken}");
+}
+
+#[test]
+fn usual_expressions_take_few_steps() {
+    let item =
+        json!({ "title": "Cuffie Bluetooth senza fili", "price": 79, "discount": 35, "tags": ["audio"] });
+    for source in [
+        r#"j.discount >= 30 && j.price <= 100 && !j.title.contains("usato")"#,
+        "'audio' in j.tags && size(j.title) > 3 && min(j.price, 100) < 90",
+    ] {
+        let (result, taken) = within(EVAL_STEPS_MAX, source, &item);
+        assert!(result == Ok(Some(true)) && taken < 40, "{source}: {result:?} in {taken}");
+    }
+    let (result, taken) = within(EVAL_STEPS_MAX, r"j.title.lowerAscii().matches('\\bcuffi[ae]\\b')", &item);
+    assert!(result == Ok(Some(true)) && taken < 600, "{result:?} in {taken}");
 }
 
 #[test]

@@ -164,14 +164,17 @@ impl Coded for JobError {
     fn code(&self) -> Code {
         match self {
             Self::NoSuchQueue { .. }
+            | Self::QueueDeleted { .. }
             | Self::NoSuchBudget { .. }
             | Self::NoSuchJob { .. }
             | Self::NoSuchWaiter { .. } => Code::NotFound,
             // What was asked is sound, and something else must change first.
             Self::BudgetInUse { .. }
+            | Self::QueueGoing { .. }
             | Self::NotHeld { .. }
             | Self::Finished { .. }
             | Self::NeverPaid { .. } => Code::FailedPrecondition,
+            Self::OtherKey { .. } => Code::AlreadyExists,
             Self::UnknownClass { .. }
             | Self::BadCost { .. }
             | Self::BadSetting { .. }
@@ -264,6 +267,9 @@ mod tests {
         let (job, queue) = (nexo_types::JobId(7), nexo_types::JobQueueName::new("deals").unwrap());
         assert_eq!(code(JobError::NoSuchJob { job }), Code::NotFound);
         let name = nexo_types::BudgetName::new("api").unwrap();
+        let (waiter, key, asked) = ("w".into(), "k".into(), "other".into());
+        let other = JobError::OtherKey { queue: queue.clone(), waiter, key, asked };
+        assert_eq!(code(other), Code::AlreadyExists);
         assert_eq!(code(JobError::BudgetInUse { name, queue }), Code::FailedPrecondition);
         let receipt = nexo_broker::job_rules::JobReceipt { job, hold: 1 };
         assert_eq!(code(JobError::NotHeld { receipt, state: "" }), Code::FailedPrecondition);

@@ -169,6 +169,14 @@ pub const TOKENS_MAX: u64 = 1 << 48;
 pub const BUDGET_GRANTS_MAX: usize = 1_000;
 /// Classes, types with a cost and bands of scores of one job queue: written by hand.
 pub const JOB_QUEUE_ENTRIES_MAX: usize = 100;
+/// Steps of the expression of a score, which is evaluated while all jobs are held, for up to a thousand jobs in a row.
+pub const JOB_SCORE_STEPS_MAX: u64 = 10_000;
+/// Steps of the expression of a cost, which is evaluated where other connections wait.
+pub const JOB_COST_STEPS_MAX: u64 = 1_000_000;
+/// Steps of a filter over one item of a result: nobody else has a turn meanwhile.
+pub const JOB_FILTER_ITEM_STEPS_MAX: u64 = 5_000_000;
+/// Steps of a filter over a whole result: what one waiter may have done for it.
+pub const JOB_FILTER_STEPS_MAX: u64 = 50_000_000;
 /// Types, and keys, of which figures are kept for each job queue; those that were seen least recently give way.
 pub const JOB_FIGURES_MAX: usize = 1_000;
 /// Jobs of one key that are looked at to say how many are pending: so that one key does not take what is for all.

@@ -207,7 +207,7 @@ const DESCRIBED: &[Described] = &[
     (
         "DELETE",
         "/jobs/queues/{vhost}/{name}",
-        "Deletes a job queue with its jobs; nobody is answered",
+        "Deletes a job queue with its jobs; whoever waits is told that they are cancelled",
         "",
         "",
     ),

@@ -1,24 +1,26 @@
-//! Answers: what a result is to each waiter. They are made on a worker's thread, from the result and the waiter's filter: once for
-//! all who have the same. Those who want them in a queue get them pushed there, in one frame with the note that they were. So a
+//! Answers: what a result is to each waiter. They are made on a worker's thread, from the result and the waiter's filter
+//! (`filtered.rs`), in turns that are bounded by time: a filter may take long, and a job may have many waiters. Those who want them in a queue get them pushed there, in one frame with the note that they were. So a
 //! crash at any moment neither forgets a waiter nor answers one twice. Those who wait in a call are told when the end of the job
 //! is safe; whoever comes later asks.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use nexo_core::jobs::{EmptyAnswers, Filter, Finish, Job, JobRecord, JobState, Jobs, Outcome, Reply, Waiter};
+use nexo_core::jobs::{EmptyAnswers, Finish, Job, JobRecord, JobState, Jobs, Outcome, Reply, Turns, Waiter};
 use nexo_core::machine::Step;
 use nexo_core::message::{Durability, NewMessage};
 use nexo_core::queue::Admission;
 use nexo_core::record::Record;
 use nexo_log::{Claim, Urgency};
 use nexo_types::{JobId, Millis, Priority, QueueName};
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::sync::oneshot;
 
 use super::JOBS;
+use super::filtered::Results;
 use crate::error::QueueError;
 use crate::journal::{Encoded, ProposeError, Proposed, Written};
 use crate::property_codec::Publication;
@@ -31,8 +33,10 @@ const JOBS_MAX: usize = 64;
 /// Waiters that are answered in one frame, and bytes of their answers.
 const WAITERS_MAX: usize = 256;
 const ANSWER_BYTES: usize = 1024 * 1024;
-/// Filters of one job whose items are kept for others with the same one.
-const FILTERS_MAX: usize = 64;
+/// How long the waiters of one job are answered before it is another's turn, and how long all this goes on before what else waits
+/// for this thread. What one waiter's filter may take is bounded by steps.
+const TURN: Duration = Duration::from_millis(5);
+const SLICE: Duration = Duration::from_millis(20);
 /// When to try again what the log did not take.
 const RETRY_AFTER: Millis = Millis(200);
 
@@ -116,80 +120,6 @@ pub(super) struct Finished {
     pub(super) before: u32,
 }
 
-/// What waiters with one filter are told of a result.
-type Filtered = (Bytes, Option<String>);
-
-/// A result that is read once, for all its waiters, and filtered once for all with the same filter.
-struct Read<'a> {
-    finished: &'a Finished,
-    /// Read when the first filter needs it.
-    items: Option<Result<Value, String>>,
-    filtered: BTreeMap<Arc<str>, Filtered>,
-}
-
-impl<'a> Read<'a> {
-    const fn new(finished: &'a Finished) -> Self {
-        Self { finished, items: None, filtered: BTreeMap::new() }
-    }
-
-    fn answer(&mut self, waiter: &Waiter) -> WaiterAnswer {
-        let Finished { job, kind, key, outcome, .. } = self.finished;
-        let (result, error) = match outcome {
-            Outcome::Done(result) if waiter.filter.is_empty() => (result.clone(), None),
-            Outcome::Done(result) => self.filtered(result, &waiter.filter),
-            Outcome::Failed(error) => (Bytes::new(), Some(error.to_string())),
-            Outcome::Cancelled | Outcome::Expired => (Bytes::new(), None),
-        };
-        WaiterAnswer {
-            waiter: Arc::clone(&waiter.id),
-            job: *job,
-            kind: Arc::clone(kind),
-            key: Arc::clone(key),
-            status: outcome.name(),
-            result,
-            error,
-        }
-    }
-
-    fn filtered(&mut self, result: &Bytes, filter: &Arc<str>) -> Filtered {
-        if let Some(known) = self.filtered.get(filter) {
-            return known.clone();
-        }
-        let items = self.items.get_or_insert_with(|| {
-            serde_json::from_slice(result).map_err(|error| format!("the result is no JSON: {error}"))
-        });
-        let filtered = match (items, Filter::new(filter)) {
-            (Ok(items), Ok(filter)) => filtered(&filter, items),
-            (Err(error), _) => (Bytes::from_static(b"null"), Some(error.clone())),
-            (_, Err(error)) => (Bytes::from_static(b"null"), Some(error.to_string())),
-        };
-        if self.filtered.len() >= FILTERS_MAX {
-            self.filtered.clear();
-        }
-        self.filtered.insert(Arc::clone(filter), filtered.clone());
-        filtered
-    }
-}
-
-/// The items that a filter lets through, and why some could not be judged, which are left out.
-fn filtered(filter: &Filter, result: &Value) -> Filtered {
-    let items = result.as_array().map_or(std::slice::from_ref(result), Vec::as_slice);
-    let (mut kept, mut failed, mut first) = (Vec::new(), 0u64, None);
-    for (number, item) in items.iter().enumerate() {
-        match filter.lets(item) {
-            Ok(true) => kept.push(item),
-            Ok(false) => {}
-            Err(error) => {
-                failed += 1;
-                first.get_or_insert_with(|| format!("item {number}: {error}"));
-            }
-        }
-    }
-    let error = first.map(|first| format!("the filter failed on {failed} of {} items; {first}", items.len()));
-    // Values can always be written.
-    (serde_json::to_vec(&kept).unwrap_or_default().into(), error)
-}
-
 impl Finished {
     /// A job that is finished, with some of its waiters.
     pub(super) fn of(jobs: &Jobs, id: JobId, waiters: impl FnOnce(&Job, &Finish) -> Told) -> Option<Self> {
@@ -208,44 +138,96 @@ impl Finished {
         })
     }
 
-    /// What its waiters are told, by the thread that calls this.
-    pub(super) fn answers(&self) -> Vec<WaiterAnswer> {
-        let mut read = Read::new(self);
-        self.waiters.iter().map(|(_, waiter)| read.answer(waiter)).collect()
+    /// What its last waiter is told, by the thread that calls this.
+    pub(super) fn last_answer(&self) -> Option<WaiterAnswer> {
+        self.waiters.last().map(|(_, waiter)| self.answer(waiter, &mut Results::default()))
+    }
+
+    fn answer(&self, waiter: &Waiter, results: &mut Results) -> WaiterAnswer {
+        let (result, error) = match &self.outcome {
+            Outcome::Done(result) if waiter.filter.is_empty() => (result.clone(), None),
+            Outcome::Done(result) => results.filtered(result, &waiter.filter),
+            Outcome::Failed(error) => (Bytes::new(), Some(error.to_string())),
+            Outcome::Cancelled | Outcome::Expired => (Bytes::new(), None),
+        };
+        WaiterAnswer {
+            waiter: Arc::clone(&waiter.id),
+            job: self.job,
+            kind: Arc::clone(&self.kind),
+            key: Arc::clone(&self.key),
+            status: self.outcome.name(),
+            result,
+            error,
+        }
+    }
+}
+
+/// What is known from one slice of answering to the next.
+#[derive(Debug, Default)]
+pub(super) struct Answering {
+    turns: Turns,
+    results: Results,
+}
+
+/// Whoever gives answers. Others need not begin until it is gone, and then they must.
+struct Giving<'a>(&'a AtomicBool);
+
+impl Drop for Giving<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::SeqCst);
     }
 }
 
 impl Shared {
     /// Answers waiters of some jobs; the rest when other work has had its turn.
     pub(super) fn answer_jobs_slice(self: &Arc<Self>) {
-        // Before it looks: what is finished from here on is seen, or somebody is asked to look again.
-        self.jobs.is_answering.store(false, Ordering::SeqCst);
-        let _one_at_a_time = self.jobs.answering.lock();
-        let jobs: Vec<JobId> = self.jobs.look(|jobs| jobs.to_answer(JOBS_MAX).collect());
-        for job in &jobs {
-            if let Err(error) = self.answer_job(*job) {
-                tracing::warn!(%job, %error, "answers to a job's waiters cannot be given now; it is tried again");
-                self.jobs.is_unanswered.store(true, Ordering::SeqCst);
-                self.jobs.ticker.wake_by(self.clock.now().plus(RETRY_AFTER));
-                return;
-            }
-        }
-        if !jobs.is_empty() && self.jobs.look(|jobs| jobs.to_answer(1).next().is_some()) {
+        let giving = Giving(&self.jobs.is_answering);
+        let answered = self.answer_some_jobs();
+        // Before it looks again: what is finished from here on is seen, or somebody is asked to look.
+        drop(giving);
+        if answered.is_err() {
+            self.jobs.is_unanswered.store(true, Ordering::SeqCst);
+            self.jobs.ticker.wake_by(self.clock.now().plus(RETRY_AFTER));
+        } else if self.jobs.look(|jobs| jobs.to_answer(1).next().is_some()) {
             self.answer_jobs_soon();
+        } else if let Some(mut answering) = self.jobs.answering.try_lock() {
+            // Nobody keeps what was read for those who may come at some time.
+            answering.results.clear();
+            answering.turns.clear();
         }
     }
 
+    fn answer_some_jobs(self: &Arc<Self>) -> Result<(), QueueError> {
+        let began = Instant::now();
+        let mut answering = self.jobs.answering.lock();
+        let Answering { turns, results } = &mut *answering;
+        for job in self.jobs.look(|jobs| turns.next(jobs, JOBS_MAX)) {
+            turns.note(job);
+            self.answer_job(job, results).inspect_err(|error| {
+                tracing::warn!(%job, %error, "answers to a job's waiters cannot be given now; it is tried again");
+            })?;
+            if began.elapsed() >= SLICE {
+                break;
+            }
+        }
+        Ok(())
+    }
+
     /// Answers some of a job's waiters, those that come first.
-    fn answer_job(self: &Arc<Self>, job: JobId) -> Result<(), QueueError> {
+    fn answer_job(self: &Arc<Self>, job: JobId, results: &mut Results) -> Result<(), QueueError> {
+        let began = Instant::now();
         let term = self.memory_term();
         let Some(finished) = self.to_answer(job) else { return Ok(()) };
         let skips = finished.empty_answers == EmptyAnswers::Skip;
         let mut by_queue: BTreeMap<QueueName, Vec<NewMessage>> = BTreeMap::new();
-        let mut read = Read::new(&finished);
         let (mut before, mut bytes) = (finished.before, 0);
-        for (place, waiter) in &finished.waiters {
+        for (at, (place, waiter)) in finished.waiters.iter().enumerate() {
+            if at > 0 && began.elapsed() >= TURN {
+                before = *place;
+                break;
+            }
             let Reply::Queue(queue) = &waiter.reply else { continue };
-            let answer = read.answer(waiter);
+            let answer = finished.answer(waiter, results);
             if skips && answer.is_empty() {
                 continue;
             }
@@ -282,31 +264,57 @@ impl Shared {
     pub(super) fn tell_callers_soon(
         self: &Arc<Self>,
         job: JobId,
+        callers: VecDeque<Caller>,
+        written: Written,
+    ) {
+        self.tell_more_callers(job, callers, written, Results::default());
+    }
+
+    /// Tells some, and the others when other work has had its turn.
+    fn tell_more_callers(
+        self: &Arc<Self>,
+        job: JobId,
         mut callers: VecDeque<Caller>,
         written: Written,
+        mut results: Results,
     ) {
         let shared = Arc::clone(self);
         self.workers.spawn(Work::Answer, move || {
-            let some: Vec<Caller> = callers.drain(..callers.len().min(WAITERS_MAX)).collect();
-            shared.tell_callers(job, some, written);
+            shared.tell_callers(job, &mut callers, written, &mut results);
             if !callers.is_empty() {
-                shared.tell_callers_soon(job, callers, written);
+                shared.tell_more_callers(job, callers, written, results);
             }
         });
     }
 
-    fn tell_callers(&self, job: JobId, mut callers: Vec<Caller>, written: Written) {
-        callers.retain(|caller| !caller.tell.is_closed());
+    fn tell_callers(
+        &self,
+        job: JobId,
+        callers: &mut VecDeque<Caller>,
+        written: Written,
+        results: &mut Results,
+    ) {
+        let began = Instant::now();
+        let mut some: VecDeque<Caller> = callers.drain(..callers.len().min(WAITERS_MAX)).collect();
+        some.retain(|caller| !caller.tell.is_closed());
         let of_callers = |found: &Job, _: &Finish| -> Told {
             // Whoever has left is told so when it looks again.
-            callers.retain(|caller| found.waiter(caller.place).is_some());
+            some.retain(|caller| found.waiter(caller.place).is_some());
             let waiter = |caller: &Caller| Some((caller.place, found.waiter(caller.place)?));
-            (callers.iter().filter_map(waiter).collect(), 0)
+            (some.iter().filter_map(waiter).collect(), 0)
         };
         let Some(finished) = self.jobs.look(|jobs| Finished::of(jobs, job, of_callers)) else { return };
-        for (caller, answer) in callers.into_iter().zip(finished.answers()) {
+        for (_, waiter) in &finished.waiters {
+            let Some(caller) = some.pop_front() else { break };
             // It may have gone in this moment.
-            let _ = caller.tell.send((answer, written));
+            let _ = caller.tell.send((finished.answer(waiter, results), written));
+            if began.elapsed() >= TURN {
+                break;
+            }
+        }
+        // Those who are left are the first when it goes on.
+        while let Some(caller) = some.pop_back() {
+            callers.push_front(caller);
         }
     }
 

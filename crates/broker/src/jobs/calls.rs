@@ -45,14 +45,6 @@ impl Broker {
         self.shared.jobs.ticker.ticks()
     }
 
-    /// Deletes a job queue with all its jobs. Nobody is answered.
-    ///
-    /// # Errors
-    /// If there is none, or the log takes no more.
-    pub async fn delete_job_queue(&self, name: &JobQueueName) -> Result<(), JobCallError> {
-        self.jobs_command(&JobCommand::DeleteQueue { name: name.clone() }).await.map(drop)
-    }
-
     /// Deletes a budget.
     ///
     /// # Errors
@@ -257,9 +249,15 @@ impl Broker {
     ) -> Result<Option<WaiterAnswer>, JobCallError> {
         let mut before = self.shared.all_that_can_be_lost();
         let found = async {
+            let mut has_waited = false;
             loop {
                 before = self.shared.all_that_can_be_lost();
-                match self.find_answer(queue, waiter)? {
+                let found = self.find_answer(queue, waiter).map_err(|error| match error {
+                    JobError::NoSuchQueue { name } if has_waited => JobError::QueueDeleted { name },
+                    error => error,
+                });
+                has_waited = true;
+                match found? {
                     Found::Finished(finished) => return Ok(Told::Late(finished)),
                     // Without an answer it has left, or was thrown out of memory with all others: it is looked for again.
                     Found::Waits(told) => {
@@ -284,7 +282,7 @@ impl Broker {
                 // Not before it is safe, and not on a thread that serves connections.
                 self.shared.wait_for(self.shared.jobs.cell.last_change()).await?;
                 self.shared.wait_for(before.and(self.shared.all_that_can_be_lost())).await?;
-                Ok(self.shared.on_worker(Work::Answer, move || finished.answers().pop()).await?)
+                Ok(self.shared.on_worker(Work::Answer, move || finished.last_answer()).await?)
             }
         }
     }
@@ -322,7 +320,7 @@ impl Broker {
     }
 
     /// What is said of a queue that was not found, when that is certain.
-    async fn no_such_queue(&self, queue: &JobQueueName) -> JobCallError {
+    pub(super) async fn no_such_queue(&self, queue: &JobQueueName) -> JobCallError {
         let before = self.shared.all_that_can_be_lost();
         let is_there = self.shared.jobs.look(|jobs| jobs.queue(queue).is_some());
         match self.shared.until_certain(before).await {
@@ -334,7 +332,7 @@ impl Broker {
         }
     }
 
-    async fn jobs_command(&self, command: &JobCommand) -> Result<JobAnswer, JobCallError> {
+    pub(super) async fn jobs_command(&self, command: &JobCommand) -> Result<JobAnswer, JobCallError> {
         self.until_changed(|shared| shared.change_jobs(command)).await
     }
 
@@ -385,7 +383,7 @@ impl Broker {
         Ok(result)
     }
 
-    fn find_answer(&self, queue: &JobQueueName, waiter: &str) -> Result<Found, JobCallError> {
+    fn find_answer(&self, queue: &JobQueueName, waiter: &str) -> Result<Found, JobError> {
         // Whoever finishes a job takes the callers' lock after that of the jobs was let go.
         let mut callers = self.shared.jobs.callers.lock();
         self.shared.jobs.look(|jobs| {

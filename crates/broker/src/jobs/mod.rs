@@ -1,12 +1,14 @@
 //! Job queues and budgets of this node: the rules are `nexo_core::jobs`'s; `machine_cell.rs` gives them a lock, the journal and a
 //! place in checkpoints. Here they get what rules have not: workers that wait for jobs (`takers.rs`), a thread that knows the time
-//! (`ticker.rs`), and answers, which are made from results and filters and pushed to queues (`answers.rs`).
+//! (`ticker.rs`), and answers, which are made from results and filters (`filtered.rs`) and pushed to queues (`answers.rs`).
 //!
 //! Whoever is told something is told when it is synced: a job that was handed out has spent tokens, so also that.
 
 mod answers;
 mod calls;
+mod deletion;
 mod error;
+mod filtered;
 mod requests;
 mod scheduled;
 mod settings;
@@ -14,7 +16,7 @@ mod takers;
 mod ticker;
 
 use std::cell::RefCell;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -32,8 +34,8 @@ use crate::ordered_mutex::{OrderedMutex, Rank};
 use crate::shared::Shared;
 use crate::workers::Work;
 
-use answers::Caller;
 pub use answers::WaiterAnswer;
+use answers::{Answering, Caller};
 pub use error::JobCallError;
 pub use requests::{JobRequest, WaiterRequest};
 use takers::Takers;
@@ -54,11 +56,13 @@ pub(crate) struct JobsCell {
     ticker: Ticker,
     /// Calls that wait for a job to be finished.
     callers: Mutex<HashMap<JobId, VecDeque<Caller>>>,
+    /// Queues that are on their way out: nobody joins those who wait there.
+    closing: Mutex<BTreeSet<JobQueueId>>,
     /// What jobs took in memory when it was last looked at.
     memory_bytes: AtomicU64,
     /// One thread at a time gives answers, so that nobody gets two.
-    answering: Mutex<()>,
-    /// Somebody is about to look for answers that are to be given.
+    answering: Mutex<Answering>,
+    /// Somebody gives answers, and looks again afterwards.
     is_answering: AtomicBool,
     /// Some could not be given, and are tried again.
     is_unanswered: AtomicBool,
@@ -84,8 +88,9 @@ impl JobsCell {
             takers: OrderedMutex::new(Rank::Takers, Takers::default()),
             ticker: Ticker::default(),
             callers: Mutex::default(),
+            closing: Mutex::default(),
             memory_bytes: AtomicU64::new(memory_bytes),
-            answering: Mutex::new(()),
+            answering: Mutex::default(),
             is_answering: AtomicBool::new(false),
             is_unanswered: AtomicBool::new(false),
         }
@@ -137,6 +142,9 @@ impl Shared {
         let decided = self.decide_jobs(claim_of(command), |jobs, now| {
             if let JobCommand::Take { queue, .. } = command {
                 is_moved = refresh_before_take(jobs, queue, now);
+            }
+            if let JobCommand::Ask { queue, waiter: Some(_), .. } = command {
+                self.refuse_closing(jobs, queue)?;
             }
             jobs.decide_command(now, command)
         });
@@ -190,6 +198,9 @@ impl Shared {
         }
         if !follow.to_answer.is_empty() {
             self.answer_jobs_soon();
+        }
+        if follow.queues_went {
+            self.forget_callers();
         }
         if let Some(at) = wake_by {
             // A score that is to be found is found by whoever hands out. The ticker need not run after every request.
@@ -281,6 +292,7 @@ const fn claim_of(command: &JobCommand) -> Claim {
         | JobCommand::Fail { .. }
         | JobCommand::GiveBack { .. }
         | JobCommand::Cancel { .. }
+        | JobCommand::CancelAll { .. }
         | JobCommand::Leave { .. }
         | JobCommand::Answered { .. }
         | JobCommand::Report { .. }
@@ -296,6 +308,8 @@ struct Follow {
     finished: Vec<JobId>,
     /// Finished jobs with waiters to whom answers are to be brought, as far as can be told before the records are applied.
     to_answer: Vec<JobId>,
+    /// Queues are deleted, perhaps some with calls that wait.
+    queues_went: bool,
     /// The last job that a record was about.
     job: Option<JobId>,
     /// The queue that has other settings, by which the order of its jobs may be another one.
@@ -333,9 +347,11 @@ impl Follow {
                     follow.touched.all = true;
                     follow.settings = Some(*queue);
                 }
-                JobRecord::PutBudget { .. }
-                | JobRecord::DeleteQueue { .. }
-                | JobRecord::ForgetVhost { .. } => follow.touched.all = true,
+                JobRecord::PutBudget { .. } => follow.touched.all = true,
+                JobRecord::DeleteQueue { .. } | JobRecord::ForgetVhost { .. } => {
+                    follow.touched.all = true;
+                    follow.queues_went = true;
+                }
                 // The score of a job whose waiter has left is found by the ticker, if nobody takes one before.
                 JobRecord::Answered { job, .. } | JobRecord::Leave { job, .. } => follow.job = Some(*job),
                 JobRecord::Forget { .. } | JobRecord::DeleteBudget { .. } => {}

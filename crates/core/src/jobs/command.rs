@@ -106,6 +106,15 @@ pub enum JobCommand {
         /// One that is pending or running.
         job: JobId,
     },
+    /// Nobody is to wait for jobs of a queue any more: those that have waiters are cancelled.
+    CancelAll {
+        /// The queue.
+        queue: JobQueueName,
+        /// The number of the job to begin with.
+        from: u64,
+        /// At most so many jobs are looked at.
+        max: usize,
+    },
     /// A waiter does not wait any more. A job that nobody waits for then is cancelled if it is pending.
     Leave {
         /// The one in which it waits: ids of waiters are unique in one queue.
@@ -174,6 +183,8 @@ pub enum JobAnswer {
     Settled(Settled),
     /// So many jobs were looked at; fewer than asked for if there are no more.
     Looked(usize),
+    /// Jobs were cancelled; the number of the one to go on with, if there are more.
+    Cancelled(Option<u64>),
 }
 
 /// What became of a request for work.

@@ -101,6 +101,18 @@ impl Jobs {
                 }
                 done(finished(*job, Outcome::Cancelled, 0, TokenReport::default(), now))
             }
+            JobCommand::CancelAll { queue, from, max } => {
+                let queue = self.find(queue)?;
+                let mut records = Vec::new();
+                let mut jobs = queue.jobs.from(*from);
+                for (number, job) in jobs.by_ref().take(*max) {
+                    if job.waiting > 0 && !matches!(job.state, JobState::Finished(_)) {
+                        let id = JobId::new(queue.id, number);
+                        records.push(finished(id, Outcome::Cancelled, 0, TokenReport::default(), now));
+                    }
+                }
+                Ok((records, JobAnswer::Cancelled(jobs.next().map(|(number, _)| number))))
+            }
             JobCommand::Leave { queue, waiter } => self.decide_leave(now, queue, waiter),
             JobCommand::Answered { job, before } => {
                 let is_new = self.job(*job).is_some_and(|(_, found)| found.is_to_answer());
@@ -179,7 +191,18 @@ impl Jobs {
         waiter: Option<&Arc<Waiter>>,
     ) -> Decided {
         let queue = self.find(name)?;
-        if let Some((job, _)) = waiter.and_then(|waiter| queue.waiter(&waiter.id)) {
+        if let Some(waiter) = waiter
+            && let Some((job, _)) = queue.waiter(&waiter.id)
+        {
+            let known = queue.jobs.get(job.sequence()).map_or("", Job::key);
+            if known != &*new.body.key {
+                return Err(JobError::OtherKey {
+                    queue: name.clone(),
+                    waiter: Arc::clone(&waiter.id),
+                    key: known.into(),
+                    asked: Arc::clone(&new.body.key),
+                });
+            }
             return asked(Vec::new(), job, AskedState::Known);
         }
         let waiter = waiter.map(|waiter| waiter.asking_at(now));

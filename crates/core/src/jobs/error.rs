@@ -17,6 +17,18 @@ pub enum JobError {
         /// As it was asked for.
         name: JobQueueName,
     },
+    /// The queue is on its way out.
+    #[error("job queue '{name}' is being deleted; nobody can wait for its jobs any more")]
+    QueueGoing {
+        /// Its name.
+        name: JobQueueName,
+    },
+    /// The queue went while somebody waited.
+    #[error("job queue '{name}' was deleted while this call waited; there is no answer any more")]
+    QueueDeleted {
+        /// Its name.
+        name: JobQueueName,
+    },
     /// There is no such budget.
     #[error("there is no budget '{name}'")]
     NoSuchBudget {
@@ -44,6 +56,20 @@ pub enum JobError {
         queue: JobQueueName,
         /// As it was given.
         waiter: Arc<str>,
+    },
+    /// The waiter waits for something else.
+    #[error(
+        "waiter '{waiter}' of job queue '{queue}' waits for key '{key}' already; it cannot wait for '{asked}' as well: use another id"
+    )]
+    OtherKey {
+        /// The queue.
+        queue: JobQueueName,
+        /// The waiter's id.
+        waiter: Arc<str>,
+        /// The key that it asked for before.
+        key: Arc<str>,
+        /// The key that it asks for now.
+        asked: Arc<str>,
     },
     /// The worker no longer has the job.
     #[error("job {} is not held by receipt {receipt} any more: {state}", .receipt.job)]

@@ -189,6 +189,12 @@ impl JobQueue {
         (self.jobs.len() as u64).saturating_sub(self.pending + self.running)
     }
 
+    /// Finished jobs with waiters to whom answers are still to be brought.
+    #[must_use]
+    pub fn unanswered(&self) -> usize {
+        self.to_answer.len()
+    }
+
     /// Waiters that are known, also of finished jobs.
     #[must_use]
     pub fn waiters_known(&self) -> u64 {

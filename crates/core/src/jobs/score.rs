@@ -6,7 +6,7 @@
 use std::cmp::Ordering;
 
 use nexo_expr::{Program, Schema, Type, Value};
-use nexo_types::Timestamp;
+use nexo_types::{Timestamp, limits};
 
 use super::error::JobError;
 use super::job::Job;
@@ -118,7 +118,7 @@ impl ScorePolicy {
                     Value::String(job.kind().into()),
                     Value::String(job.key().into()),
                 ];
-                let value = match program.eval(&arguments) {
+                let value = match program.eval_within(&arguments, &mut { limits::JOB_SCORE_STEPS_MAX }) {
                     Ok(value) => value.as_f64().ok_or_else(|| "it is no number".to_owned()),
                     Err(error) => Err(error.to_string()),
                 };

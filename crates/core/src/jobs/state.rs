@@ -173,11 +173,10 @@ impl Jobs {
 
     /// Finished jobs with waiters that have no answer, at most `max` of them.
     pub fn to_answer(&self, max: usize) -> impl Iterator<Item = JobId> + '_ {
-        let of = |queue: &JobQueue| {
-            let id = queue.id;
-            queue.to_answer.iter().map(move |number| JobId::new(id, *number)).collect::<BTreeSet<_>>()
-        };
-        self.queues.values().filter(|queue| !queue.to_answer.is_empty()).flat_map(of).take(max)
+        self.queues
+            .values()
+            .flat_map(|queue| queue.to_answer.iter().map(move |number| JobId::new(queue.id, *number)))
+            .take(max)
     }
 
     /// Queues that were deleted, to be freed where nobody waits.

@@ -3,6 +3,9 @@
 //! A node has a value or an error. There are three ways to ask a node: for any value, here; for a number, in `number`;
 //! for a truth, in `truth`, where errors of `&&` and `||` are absorbed if another operand decides, in any order, as CEL
 //! demands. Recursion is as deep as the tree, which the parser has bounded.
+//!
+//! Steps are counted: the nodes at the beginning, since none is evaluated twice, and what depends on the data where it is
+//! looked at, before that if its length is known.
 
 mod number;
 mod truth;
@@ -16,20 +19,27 @@ use crate::code::{Code, Node};
 use crate::error::{EvalError, quoted};
 use crate::functions::{self, Extreme};
 use crate::kind::{Kind, Kinds};
-use crate::limits::TEXT_BYTES_MAX;
+use crate::limits::{BYTES_PER_STEP, TEXT_BYTES_MAX};
 use crate::signature::Function;
 use crate::syntax::{Id, Operator};
-use crate::value::Value;
+use crate::value::{Entries, Value};
 
 /// Errors are boxed on their way out, so that results are small.
 type Ran<T> = Result<T, Box<EvalError>>;
 
-pub(crate) fn eval<'a>(code: &'a Code, arguments: &'a [Value<'a>]) -> Result<Value<'a>, EvalError> {
+pub(crate) fn eval<'a>(
+    code: &'a Code,
+    arguments: &'a [Value<'a>],
+    steps_left: &mut u64,
+) -> Result<Value<'a>, EvalError> {
     if arguments.len() != code.variables {
         return Err(EvalError::Arguments { expected: code.variables, found: arguments.len() });
     }
-    let mut run = Run { code, arguments, text_bytes: 0 };
-    let result = run.node(&code.nodes[code.nodes.len() - 1]).map_err(|error| *error)?;
+    let steps_max = *steps_left;
+    let mut run = Run { code, arguments, text_bytes: 0, steps_max, steps_left: steps_max };
+    let result = run.whole();
+    *steps_left = run.steps_left;
+    let result = result.map_err(|error| *error)?;
     let found = result.kind();
     if code.expected.kinds().overlaps(Kinds::of(found)) {
         Ok(result)
@@ -48,9 +58,41 @@ struct Run<'a> {
     arguments: &'a [Value<'a>],
     /// How much text has been built.
     text_bytes: usize,
+    steps_max: u64,
+    steps_left: u64,
 }
 
 impl<'a> Run<'a> {
+    fn whole(&mut self) -> Ran<Value<'a>> {
+        self.charge(self.code.nodes.len() as u64)?;
+        self.node(&self.code.nodes[self.code.nodes.len() - 1])
+    }
+
+    /// Counts steps that are about to be taken. If they are too many they are not taken, and do not count.
+    #[inline]
+    fn charge(&mut self, steps: u64) -> Ran<()> {
+        match self.steps_left.checked_sub(steps) {
+            Some(left) => {
+                self.steps_left = left;
+                Ok(())
+            }
+            None => fail(EvalError::TooMuchWork { max: self.steps_max }),
+        }
+    }
+
+    /// The same for steps that were taken: how many was not known before.
+    fn charge_taken(&mut self, steps: u64) -> Ran<()> {
+        let is_within = self.steps_left >= steps;
+        self.steps_left = self.steps_left.saturating_sub(steps);
+        if is_within { Ok(()) } else { fail(EvalError::TooMuchWork { max: self.steps_max }) }
+    }
+
+    /// Counts text that is about to be looked at.
+    #[inline]
+    fn charge_text(&mut self, bytes: usize) -> Ran<()> {
+        self.charge((bytes / BYTES_PER_STEP) as u64)
+    }
+
     /// The value of an operand. Leaves are the most frequent ones, and need no call.
     #[inline(always)]
     fn operand(&mut self, id: Id) -> Ran<Value<'a>> {
@@ -81,7 +123,15 @@ impl<'a> Run<'a> {
             Node::Index { of, index } => {
                 let of = self.operand(of)?;
                 let index = self.operand(index)?;
-                at_index(&of, &index)
+                if let Value::String(name) = &index {
+                    self.charge_text(name.len())?;
+                }
+                let entry = at_index(&of, &index)?;
+                if let Value::String(Cow::Owned(text)) = &entry {
+                    // A text that was built is copied out of its list.
+                    self.charge_text(text.len())?;
+                }
+                Ok(entry)
             }
             Node::Arithmetic { operator, left, right } => {
                 let left = self.operand(left)?;
@@ -150,12 +200,18 @@ impl<'a> Run<'a> {
 
     fn unary(&mut self, function: Function, of: Id) -> Ran<Value<'a>> {
         let value = self.operand(of)?;
+        if let Value::String(text) = &value {
+            self.charge_text(text.len())?;
+        }
         match function {
             Function::Size => functions::size(&value).map(Value::Int).map_err(Box::new),
             Function::Abs => functions::abs(&value).map_err(Box::new),
             Function::Int => functions::int(&value).map_err(Box::new),
             Function::Double => functions::double(&value).map_err(Box::new),
-            Function::Min | Function::Max => Extreme::of(function, &value).map(Value::from).map_err(Box::new),
+            Function::Min | Function::Max => {
+                self.charge(value.entries().map_or(0, Entries::len) as u64)?;
+                Extreme::of(function, &value).map(Value::from).map_err(Box::new)
+            }
             Function::String => {
                 let text = match value {
                     Value::String(text) => return Ok(Value::String(text)),
@@ -188,6 +244,7 @@ impl<'a> Run<'a> {
 
     /// Counts text that is about to be built.
     fn build(&mut self, bytes: usize) -> Ran<()> {
+        self.charge_text(bytes)?;
         self.text_bytes = self.text_bytes.saturating_add(bytes);
         if self.text_bytes > TEXT_BYTES_MAX { fail(EvalError::TooMuchText) } else { Ok(()) }
     }

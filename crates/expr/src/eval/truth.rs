@@ -8,7 +8,7 @@ use crate::code::{Node, Range};
 use crate::error::EvalError;
 use crate::functions;
 use crate::syntax::{Id, Operator};
-use crate::value::Value;
+use crate::value::{Entries, Value};
 
 impl<'a> Run<'a> {
     /// The truth that this operand is; `asker` is the operator that does not take anything else.
@@ -48,11 +48,14 @@ impl<'a> Run<'a> {
             Node::Texts { function, left, right } => {
                 let left = self.text(function.name(), left)?;
                 let right = self.text(function.name(), right)?;
+                self.charge_text(left.len().max(right.len()))?;
                 Ok(functions::texts(function, &left, &right))
             }
             Node::Matches { text, pattern } => {
                 let text = self.text("matches", text)?;
-                Ok(self.code.patterns[usize::from(pattern)].is_match(&text))
+                let pattern = &self.code.patterns[usize::from(pattern)];
+                self.charge(pattern.steps(&text))?;
+                Ok(pattern.is_match(&text))
             }
             Node::If { condition, then, otherwise } => {
                 if self.truth("?", condition)? {
@@ -65,13 +68,15 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// `&&`, which `false` decides, or `||`, which `true` decides: whatever stands before that, errors too.
+    /// `&&`, which `false` decides, or `||`, which `true` decides: whatever stands before that, errors too. But who has no steps
+    /// left stops.
     fn logic(&mut self, operator: &'static str, operands: Range, decides: bool) -> Ran<bool> {
         let mut failed = None;
         for &operand in operands.of(&self.code.ids) {
             match self.truth(operator, operand) {
                 Ok(truth) if truth == decides => return Ok(decides),
                 Ok(_) => {}
+                Err(error) if matches!(*error, EvalError::TooMuchWork { .. }) => return Err(error),
                 Err(error) => {
                     failed.get_or_insert(error);
                 }
@@ -82,32 +87,54 @@ impl<'a> Run<'a> {
 
     pub(super) fn relation(&mut self, operator: Operator, left: &Value<'a>, right: Id) -> Ran<bool> {
         if let Node::Constant(at) = self.code.nodes[usize::from(right)] {
-            return related(operator, left, &self.code.constants[usize::from(at)]);
+            return self.related(operator, left, &self.code.constants[usize::from(at)]);
         }
         let right = self.operand(right)?;
-        related(operator, left, &right)
+        self.related(operator, left, &right)
     }
-}
 
-fn related(operator: Operator, left: &Value<'_>, right: &Value<'_>) -> Ran<bool> {
-    match operator {
-        Operator::Equal => return Ok(equal(left, right)),
-        Operator::NotEqual => return Ok(!equal(left, right)),
-        Operator::In => {
-            if let Value::Json(JsonValue::Object(object)) = right {
-                return Ok(matches!(left, Value::String(name) if object.contains_key(&**name)));
+    fn related(&mut self, operator: Operator, left: &Value<'_>, right: &Value<'_>) -> Ran<bool> {
+        match operator {
+            Operator::Equal => return self.equal(left, right),
+            Operator::NotEqual => return self.equal(left, right).map(|is_equal| !is_equal),
+            Operator::In => {
+                if let Value::Json(JsonValue::Object(object)) = right {
+                    let Value::String(name) = left else { return Ok(false) };
+                    self.charge_text(name.len())?;
+                    return Ok(object.contains_key(&**name));
+                }
+                if let Some(entries) = right.entries() {
+                    return self.is_among(left, entries);
+                }
             }
-            if let Some(entries) = right.entries() {
-                return Ok(entries.iter().any(|entry| equal(left, &entry)));
+            _ => {
+                if let (Value::String(left), Value::String(right)) = (left, right) {
+                    self.charge_text(left.len().min(right.len()))?;
+                }
+                if let Some(order) = order(left, right) {
+                    return Ok(holds(operator, order));
+                }
             }
         }
-        _ => {
-            if let Some(order) = order(left, right) {
-                return Ok(holds(operator, order));
-            }
-        }
+        fail(EvalError::Operands { operator: operator.symbol(), left: left.kind(), right: right.kind() })
     }
-    fail(EvalError::Operands { operator: operator.symbol(), left: left.kind(), right: right.kind() })
+
+    fn equal(&mut self, left: &Value<'_>, right: &Value<'_>) -> Ran<bool> {
+        let mut steps = 0;
+        let is_equal = equal(left, right, &mut steps);
+        self.charge_taken(steps)?;
+        Ok(is_equal)
+    }
+
+    fn is_among(&mut self, sought: &Value<'_>, entries: Entries<'_>) -> Ran<bool> {
+        for entry in entries.iter() {
+            self.charge(1)?;
+            if self.equal(sought, &entry)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
 }
 
 fn expect_truth(asker: &'static str, value: &Value<'_>) -> Ran<bool> {

@@ -212,12 +212,15 @@ impl From<JobCallError> for ApiError {
             JobCallError::Queue(_) => Self::unavailable(words),
             JobCallError::Refused(error) => match error {
                 JobError::NoSuchQueue { .. }
+                | JobError::QueueDeleted { .. }
                 | JobError::NoSuchBudget { .. }
                 | JobError::NoSuchJob { .. }
                 | JobError::NoSuchWaiter { .. } => Self::not_found().with_reason(words),
-                JobError::NotHeld { .. } | JobError::Finished { .. } | JobError::BudgetInUse { .. } => {
-                    Self::conflict(words)
-                }
+                JobError::NotHeld { .. }
+                | JobError::Finished { .. }
+                | JobError::OtherKey { .. }
+                | JobError::QueueGoing { .. }
+                | JobError::BudgetInUse { .. } => Self::conflict(words),
                 JobError::TooMany { .. } | JobError::OutOfMemory { .. } => Self::too_many(words),
                 JobError::UnknownClass { .. }
                 | JobError::NeverPaid { .. }

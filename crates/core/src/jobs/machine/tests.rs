@@ -313,13 +313,32 @@ fn the_same_waiter_again_changes_nothing() {
     let waiter = shop.waiter("w", "pro", Some(1));
     let job = shop.ask("k", Some(waiter.clone())).job;
     assert_eq!(shop.ask("k", Some(waiter.clone())), Asked { job, state: AskedState::Known });
-    assert_eq!(shop.ask("other", Some(waiter.clone())), Asked { job, state: AskedState::Known });
     let receipt = shop.take().unwrap().receipt;
     shop.complete(receipt).unwrap();
     assert_eq!(
         shop.ask("k", Some(waiter)),
         Asked { job, state: AskedState::Known },
         "also when it is answered"
+    );
+}
+
+#[test]
+fn a_waiter_cannot_wait_for_two_keys() {
+    let mut shop = Shop::new();
+    let waiter = shop.waiter("w", "pro", Some(1));
+    shop.ask("k", Some(waiter.clone()));
+    let refused = shop.ask_at("other", 0, Some(waiter.clone())).unwrap_err();
+    assert!(
+        matches!(&refused, JobError::OtherKey { key, asked, .. } if &**key == "k" && &**asked == "other")
+    );
+    let said = refused.to_string();
+    assert!(said.contains("'w'") && said.contains("'k'") && said.contains("'other'"), "{said}");
+    let receipt = shop.take().unwrap().receipt;
+    assert!(shop.take().is_none(), "nothing was made");
+    shop.complete(receipt).unwrap();
+    assert!(
+        shop.ask_at("other", 0, Some(waiter)).is_err(),
+        "also when it is answered, as long as it is remembered"
     );
 }
 
@@ -915,4 +934,14 @@ fn why_a_score_cannot_be_found_is_told_once_and_kept_until_there_is_another_poli
     let huge = JobQueueConfig { score: Some("1e308 * 10.0".into()), ..JobQueueConfig::default() };
     shop.give(JobCommand::PutQueue { name: name(), config: Arc::new(huge) }).unwrap();
     assert!(known(&shop).1.unwrap().contains("it is inf"));
+}
+
+#[test]
+fn a_score_that_takes_too_much_work_goes_last_and_holds_up_nobody() {
+    let score = "key.matches('[a-h]{1,300}z') ? 1 : 2";
+    let mut shop = Shop::with(JobQueueConfig { score: Some(score.into()), ..JobQueueConfig::default() });
+    let long = shop.ask(&"a".repeat(1_024), None).job;
+    let short = shop.ask("a", None).job;
+    assert_eq!((shop.score(long), shop.score(short)), (f64::MAX, 2.0));
+    assert_eq!(shop.take().unwrap().receipt.job, short);
 }

@@ -1,53 +1,50 @@
-// @ts-check
 // The automations whose client is "node" in automations.json: each asks again and again. `clients.py` has those of Python.
 //
-//     node clients.mjs BROKER_URL SECONDS
+//     node clients.js BROKER_URL SECONDS
 //
-// Some wait for the answer in a call, some have it come as a message into a queue. What is asked and answered is printed, a line of
-// JSON each, so that `run` can keep books. It ends when its standard input does: `run` closes that.
+// `run` compiles it and starts it where automations.json is. Some automations wait for the answer in a call, some have it come as a
+// message into a queue. What is asked and answered is printed, a line of JSON each, so that `run` can keep books. It ends when its
+// standard input does: `run` closes that.
 
 import { readFile } from 'node:fs/promises';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { Nexo } from './nexo.mjs';
+import { Nexo, type Request, type Waiter } from './nexo.js';
 
-/**
- * @typedef {object} Automation
- * @property {string} name
- * @property {'business' | 'pro' | 'starter' | 'free'} plan
- * @property {string} [category]
- * @property {string} [type]
- * @property {string[]} [products]
- * @property {string} filter
- * @property {number} every_ms
- * @property {'call' | 'queue'} answer
- * @property {string} client
- */
+type Plan = 'business' | 'pro' | 'starter' | 'free';
+
+interface Automation {
+  name: string;
+  plan: Plan;
+  category?: string;
+  type?: string;
+  products?: string[];
+  filter: string;
+  every_ms: number;
+  answer: 'call' | 'queue';
+  client: string;
+}
 
 const ANSWERS = 'deals.answers.node';
 // When each plan needs its answer.
-const DUE_IN_MS = { business: 0, pro: 5 * 60_000, starter: 10 * 60_000, free: 20 * 60_000 };
+const DUE_IN_MS: Record<Plan, number> = { business: 0, pro: 5 * 60_000, starter: 10 * 60_000, free: 20 * 60_000 };
 const PATIENCE_MS = 20_000;
 
 const [broker, seconds] = process.argv.slice(2);
+if (broker === undefined || seconds === undefined) throw new Error('clients.js BROKER_URL SECONDS');
 const nexo = new Nexo(broker);
 const until = Date.now() + 1000 * Number(seconds);
 let done = false;
 const closed = new Promise((resolve) => process.stdin.on('end', resolve).resume());
 
-/** @param {Record<string, unknown>} what */
-function tell(what) {
+function tell(what: Record<string, unknown>): void {
   console.log(JSON.stringify({ client: 'node', ...what }));
 }
 
-/**
- * What an automation asks for: the work, and who waits for it. Same work means same key.
- * @param {Automation} automation @param {number} number
- */
-function requestOf(automation, number) {
+/** What an automation asks for: the work, and who waits for it. Same work means same key. */
+function requestOf(automation: Automation, number: number): Request & { waiter: Waiter } {
   const { category, products = [] } = automation;
   const type = category === undefined ? automation.type : 'search';
   const payload = category === undefined ? { products } : { category };
-  /** @type {import('./nexo.mjs').Waiter} */
   const waiter = {
     id: `${automation.name}-${number}`,
     user: automation.name.split('-')[0],
@@ -58,11 +55,8 @@ function requestOf(automation, number) {
   return { type, key: `${type}:${category ?? products.join(',')}`, payload, waiter };
 }
 
-/**
- * Asks, gets its answer, rests, and asks again.
- * @param {Automation} automation
- */
-async function automate(automation) {
+/** Asks, gets its answer, rests, and asks again. */
+async function automate(automation: Automation): Promise<void> {
   for (let number = 1; Date.now() < until; number += 1) {
     const request = requestOf(automation, number);
     const waiter = request.waiter.id;
@@ -81,18 +75,17 @@ async function automate(automation) {
 }
 
 /** Reads the queue of answers until all are done, and once more: a second answer would be found there. */
-async function readAnswers() {
+async function readAnswers(): Promise<void> {
   for (;;) {
     const last = done;
-    const answers = await nexo.getMessages(ANSWERS);
+    const answers = await nexo.getAnswers(ANSWERS);
     for (const answer of answers) tell({ answer });
     if (last && answers.length === 0) return;
     await sleep(200);
   }
 }
 
-/** @type {Automation[]} */
-const all = JSON.parse(await readFile(new URL('automations.json', import.meta.url), 'utf8'));
+const all = JSON.parse(await readFile('automations.json', 'utf8')) as Automation[];
 const own = all.filter(({ client }) => client === 'node');
 const reading = readAnswers();
 await Promise.all(own.map(automate));

@@ -1,32 +1,40 @@
-// @ts-check
 // A worker: takes jobs, asks the API, and tells the broker what came of it. `worker.py` is the same for Python.
 //
-//     node worker.mjs BROKER_URL API_URL NAME
+//     node worker.js BROKER_URL API_URL NAME
 //
 // The broker hands out a job only when the budget can pay for it, so there is no counting of tokens here. What is left to do is
 // to pass on what the API says of its own count. The worker ends when its standard input does, after the job in its hands.
 
-import { Nexo, Refused } from './nexo.mjs';
+import { type Job, Nexo, Refused, type Report } from './nexo.js';
 
-/** @typedef {import('./nexo.mjs').Job} Job */
-/** @typedef {import('./nexo.mjs').Report} Report */
-/** @typedef {{ items?: unknown[], error?: string, tokensLeft?: number, tokensUsed?: number, refillIn?: number }} Said */
+/** What those who ask put into a job, by its type. */
+type Work = Job<{ category?: string; products?: string[] } | null>;
+
+/** What the API answers. */
+interface Said {
+  items?: unknown[];
+  error?: string;
+  tokensLeft?: number;
+  tokensUsed?: number;
+  refillIn?: number;
+}
 
 const SIDE_BY_SIDE = 2;
 const [broker, api, name] = process.argv.slice(2);
+if (broker === undefined || api === undefined || name === undefined) throw new Error('worker.js BROKER_URL API_URL NAME');
 const nexo = new Nexo(broker);
 let stopping = false;
 process.stdin.on('end', () => (stopping = true)).resume();
 
-/** @param {Job} job */
-function pathOf({ type, payload }) {
+function pathOf({ type, payload }: Work): string | null {
+  const { category = '', products = [] } = payload ?? {};
   switch (type) {
     case 'search':
-      return `/search?category=${encodeURIComponent(payload.category)}`;
+      return `/search?category=${encodeURIComponent(category)}`;
     case 'refresh':
-      return `/products?ids=${payload.products.join(',')}`;
+      return `/products?ids=${products.join(',')}`;
     case 'offers':
-      return `/products?ids=${payload.products.join(',')}&offers=1`;
+      return `/products?ids=${products.join(',')}&offers=1`;
     case 'count':
       return '/tokens';
     default:
@@ -34,32 +42,25 @@ function pathOf({ type, payload }) {
   }
 }
 
-/**
- * What the API answers to a job: its status and its JSON.
- * @param {Job} job @returns {Promise<[number, Said]>}
- */
-async function callApi(job) {
+/** What the API answers to a job: its status and its JSON. */
+async function callApi(job: Work): Promise<[number, Said]> {
   const path = pathOf(job);
   if (path === null) return [404, { error: `this worker knows no jobs of type '${job.type}'` }];
   try {
     const answer = await fetch(api + path, { signal: AbortSignal.timeout(5000) });
-    return [answer.status, /** @type {Said} */ (await answer.json())];
+    return [answer.status, (await answer.json()) as Said];
   } catch (error) {
     return [503, { error: `the API does not answer: ${error}` }];
   }
 }
 
-/**
- * What the API says of its tokens, in the broker's words.
- * @param {Said} said @returns {Report}
- */
-function reportOf({ tokensUsed, tokensLeft, refillIn }) {
+/** What the API says of its tokens, in the broker's words. */
+function reportOf({ tokensUsed, tokensLeft, refillIn }: Said): Report {
   // What is undefined is left out of JSON.
   return { used: tokensUsed, tokens_left: tokensLeft, refill_in_ms: refillIn };
 }
 
-/** @param {Job} job */
-async function work(job) {
+async function work(job: Work): Promise<void> {
   const [status, said] = await callApi(job);
   const report = reportOf(said);
   if (status === 200) {
@@ -74,10 +75,10 @@ async function work(job) {
   }
 }
 
-/** @param {string} worker */
-async function goOn(worker) {
+async function goOn(worker: string): Promise<void> {
   while (!stopping) {
-    for (const job of await nexo.take('deals', worker, 1000)) {
+    const jobs: Work[] = await nexo.take('deals', worker, 1000);
+    for (const job of jobs) {
       try {
         await work(job);
       } catch (error) {
