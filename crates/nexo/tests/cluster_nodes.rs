@@ -55,6 +55,25 @@ fn nodes_are_drained_and_removed() {
 }
 
 #[test]
+fn the_log_says_who_changed_the_cluster_and_from_where() {
+    let [address] = nexo_harness::free_addresses::<1>().unwrap().map(|address| address.to_string());
+    let dir = tempfile::tempdir().unwrap();
+    let options = ["--node", "a", "--cluster", &address, "--log", "info"];
+    let mut alone = Server::start_in(&dir.path().join("a"), &options);
+    // It is noted who asks, also where it cannot be done.
+    for args in
+        [&["cluster", "transfer", "x"][..], &["cluster", "drain", "x"], &["cluster", "remove", "x", "--yes"]]
+    {
+        assert!(alone.run(args).error().contains("there is no node 'x'"), "{args:?}");
+    }
+    let log = alone.stop_and_collect().stderr;
+    for what in ["leadership is to be handed over", "a node is to be drained", "a node is to be removed"] {
+        let mut said = log.lines().filter(|line| line.contains(what));
+        assert!(said.any(|line| line.contains("by=guest from 127.0.0.1:")), "{what}: {log}");
+    }
+}
+
+#[test]
 fn rabbitmqctl_lists_awaits_and_forgets_nodes() {
     let mut cluster = Cluster::start(&["a", "b", "c"]);
     let asked = cluster.leader();
