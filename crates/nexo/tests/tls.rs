@@ -297,6 +297,10 @@ fn rabbitmqctl_speaks_tls() {
     };
     run(&authority, &["rabbitmqctl", "add_vhost", "shop"]).ok();
     assert_eq!(run(&authority, &["rabbitmqctl", "-s", "list_vhosts", "name"]).ok(), "/\nshop\n");
+    let listeners = run(&authority, &["rabbitmqctl", "listeners"]).ok();
+    for purpose in ["AMQP 0-9-1", "HTTP API", "native API", "SQS API"] {
+        assert!(listeners.contains(&format!("purpose: {purpose} over TLS")), "{purpose}: {listeners}");
+    }
     let refused = run(&other, &["rabbitmqctl", "list_vhosts"]);
     assert!(refused.code == Some(69) && refused.stderr.contains("no TLS with https://"), "{refused:?}");
 }

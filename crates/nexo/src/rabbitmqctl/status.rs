@@ -93,8 +93,11 @@ pub(super) fn listener_lines(overview: &Value) -> Vec<String> {
             "amqps" | "amqp/ssl" => "AMQP 0-9-1 over TLS",
             "http" => "HTTP API",
             "https" => "HTTP API over TLS (HTTPS)",
-            "grpc" | "grpcs" => "native API",
-            "sqs" | "sqss" => "SQS API",
+            "grpc" => "native API",
+            "grpc-tls" => "native API over TLS",
+            "sqs" => "SQS API",
+            "sqs-tls" => "SQS API over TLS",
+            "cluster" => "inter-node communication",
             other => other,
         };
         let ip = listener["ip_address"].as_str().unwrap_or_default();
