@@ -11,7 +11,7 @@ use nexo_core::schedule::ScheduleRecord;
 use nexo_core::topology::{Binding, Destination, HeaderValue, Topology, TopologyRecord, VhostSpec};
 use nexo_types::{QueueName, VhostName, limits};
 
-use crate::events::{By, Event, EventValue, Events};
+use crate::events::{Event, EventValue, Events, OnBehalf};
 use crate::open_connections::{ConnectionFacts, OpenConsumer};
 use crate::queue_cell::QueueCell;
 
@@ -52,7 +52,7 @@ impl Events {
     pub(crate) fn schedules_changed(&self, records: &[ScheduleRecord]) {
         for event in records.iter().filter_map(of_schedules) {
             let name = event.text("name");
-            tracing::info!(event = event.name, vhost = event.text("vhost"), name, by = %By::now(), "schedules changed");
+            tracing::info!(event = event.name, vhost = event.text("vhost"), name, by = %OnBehalf::now(), "schedules changed");
             if self.is_wanted() {
                 self.emit_all(vec![event]);
             }
@@ -171,14 +171,14 @@ impl Events {
 pub(crate) fn log_policies(changes: &[PolicyRecord]) {
     for event in changes.iter().filter_map(of_policies) {
         let name = event.text("name");
-        tracing::info!(event = event.name, vhost = event.text("vhost"), name, by = %By::now(), "policies changed");
+        tracing::info!(event = event.name, vhost = event.text("vhost"), name, by = %OnBehalf::now(), "policies changed");
     }
 }
 
 /// Has changes of users in the log.
 pub(crate) fn log_users(changes: &[AccessRecord]) {
     for event in changes.iter().filter_map(of_access) {
-        tracing::info!(event = event.name, user = event.user(), by = %By::now(), "users changed");
+        tracing::info!(event = event.name, user = event.user(), by = %OnBehalf::now(), "users changed");
     }
 }
 

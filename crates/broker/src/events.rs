@@ -82,17 +82,8 @@ fn actor() -> Option<Arc<Actor>> {
     ACTOR.try_with(Arc::clone).ok()
 }
 
-/// Who did it and from where, as the log has it.
-pub(crate) struct By(Option<Arc<Actor>>);
-
-impl By {
-    /// Whoever the running task works for.
-    pub(crate) fn now() -> Self {
-        Self(actor())
-    }
-}
-
-impl fmt::Display for By {
+/// Who does it and from where, as the log has it.
+impl fmt::Display for OnBehalf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0.as_deref() {
             None => f.write_str("the broker"),
@@ -376,12 +367,12 @@ mod tests {
         let ann = Actor { user: "ann".into(), from: None };
         let told = acting(ann, async {
             let (task, thread) = (OnBehalf::now(), OnBehalf::now());
-            let on_task = tokio::spawn(task.run(async { By::now().to_string() })).await.unwrap();
-            let on_thread = std::thread::spawn(|| thread.run_blocking(|| By::now().to_string()));
+            let on_task = tokio::spawn(task.run(async { OnBehalf::now().to_string() })).await.unwrap();
+            let on_thread = std::thread::spawn(|| thread.run_blocking(|| OnBehalf::now().to_string()));
             [on_task, on_thread.join().unwrap()]
         });
         assert_eq!(told.await, ["ann", "ann"]);
-        assert_eq!(OnBehalf::now().run(async { By::now().to_string() }).await, "the broker");
+        assert_eq!(OnBehalf::now().run(async { OnBehalf::now().to_string() }).await, "the broker");
     }
 
     #[test]
@@ -418,8 +409,8 @@ mod tests {
 
     #[tokio::test]
     async fn the_log_has_who_and_from_where() {
-        assert_eq!(By::now().to_string(), "the broker");
+        assert_eq!(OnBehalf::now().to_string(), "the broker");
         let ann = Actor { user: "a\nn".into(), from: Some("127.0.0.1:5".parse().unwrap()) };
-        assert_eq!(acting(ann, async { By::now().to_string() }).await, "a\\nn from 127.0.0.1:5");
+        assert_eq!(acting(ann, async { OnBehalf::now().to_string() }).await, "a\\nn from 127.0.0.1:5");
     }
 }

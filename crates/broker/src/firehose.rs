@@ -127,7 +127,7 @@ impl Broker {
         let was_on = self.shared.firehose.is_on(vhost);
         self.shared.firehose.set(vhost, on);
         if was_on != on {
-            let by = crate::events::By::now();
+            let by = crate::events::OnBehalf::now();
             tracing::info!(%vhost, %by, "{}", if on { "tracing begins" } else { "tracing ends" });
         }
     }

@@ -14,7 +14,7 @@ use nexo_types::{Position, QueueName, Timestamp};
 
 use crate::catalog::CatalogGuard;
 use crate::error::QueueError;
-use crate::events::By;
+use crate::events::OnBehalf;
 use crate::journal::{Encoded, ProposeError, Written};
 use crate::queue_cell::{CellState, QueueCell};
 use crate::request::SessionId;
@@ -73,7 +73,7 @@ impl Shared {
         // Those of a connection come and go with every client.
         match owner {
             None => {
-                let (queue, by) = (name.in_full(), By::now());
+                let (queue, by) = (name.in_full(), OnBehalf::now());
                 tracing::info!(%queue, durable = cell.is_durable(), %by, "queue created");
             }
             Some(_) => tracing::debug!(queue = %name.in_full(), "queue of a connection created"),
@@ -113,7 +113,7 @@ impl Shared {
         let messages = self.free_removed(removed);
         match cell.owner {
             None => {
-                let (queue, by) = (cell.name.in_full(), By::now());
+                let (queue, by) = (cell.name.in_full(), OnBehalf::now());
                 tracing::info!(%queue, messages, %by, "queue deleted");
             }
             Some(_) => {

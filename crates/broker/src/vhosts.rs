@@ -17,7 +17,7 @@ use thiserror::Error;
 
 use crate::broker::Broker;
 use crate::error::{ExchangeError, QueueError};
-use crate::events::By;
+use crate::events::OnBehalf;
 use crate::journal::{ProposeError, Written};
 use crate::shared::Shared;
 use crate::workers::Work;
@@ -167,7 +167,7 @@ impl Broker {
         let begun = self.when_room(attempt).await;
         self.finish(begun).await?;
         let is_new = is_new.load(Ordering::Relaxed);
-        let by = By::now();
+        let by = OnBehalf::now();
         tracing::info!(vhost = %name, %by, "{}", if is_new { "vhost created" } else { "vhost changed" });
         Ok(is_new)
     }
@@ -327,7 +327,8 @@ impl Shared {
             let Ok(changed) = changed.map_err(|error: ProposeError| self.refused(&error))?;
             Ok(changed.written)
         })?;
-        tracing::info!(vhost = %name, queues = deleted.queues, messages = deleted.messages, "vhost deleted");
+        let VhostDeleted { queues, messages } = deleted;
+        tracing::info!(vhost = %name, queues, messages, by = %OnBehalf::now(), "vhost deleted");
         Ok((deleted, written.and(gone)))
     }
 

@@ -55,6 +55,70 @@ fn nodes_are_drained_and_removed() {
 }
 
 #[test]
+fn the_log_says_who_changed_the_cluster_and_from_where() {
+    let [address] = nexo_harness::free_addresses::<1>().unwrap().map(|address| address.to_string());
+    let dir = tempfile::tempdir().unwrap();
+    let options = ["--node", "a", "--cluster", &address, "--log", "info"];
+    let mut alone = Server::start_in(&dir.path().join("a"), &options);
+    // It is noted who asks, also where it cannot be done.
+    for args in
+        [&["cluster", "transfer", "x"][..], &["cluster", "drain", "x"], &["cluster", "remove", "x", "--yes"]]
+    {
+        assert!(alone.run(args).error().contains("there is no node 'x'"), "{args:?}");
+    }
+    let log = alone.stop_and_collect().stderr;
+    for what in ["leadership is to be handed over", "a node is to be drained", "a node is to be removed"] {
+        let mut said = log.lines().filter(|line| line.contains(what));
+        assert!(said.any(|line| line.contains("by=guest from 127.0.0.1:")), "{what}: {log}");
+    }
+}
+
+#[test]
+fn rabbitmqctl_lists_awaits_and_forgets_nodes() {
+    let mut cluster = Cluster::start(&["a", "b", "c"]);
+    let asked = cluster.leader();
+    let status = |cluster: &Cluster| -> Option<serde_json::Value> {
+        let line = ["rabbitmqctl", "cluster_status", "--formatter=json"];
+        serde_json::from_str(&cluster.node(asked).server().run(&line).stdout).ok()
+    };
+    let ctl = |cluster: &Cluster, line: &[&str]| {
+        insist(cluster.node(asked).server(), &[&["rabbitmqctl"], line].concat())
+    };
+    let shown = ctl(&cluster, &["cluster_status"]);
+    for part in [
+        "\nDisk Nodes\n\na\nb\nc\n",
+        "\nRunning Nodes\n\na\nb\nc\n",
+        "Node: b, status: not under maintenance",
+    ] {
+        assert!(shown.contains(part), "{part:?} in {shown}");
+    }
+    assert!(shown.starts_with(&format!("Cluster status of node {asked} ...")), "{shown}");
+    assert_eq!(ctl(&cluster, &["-q", "await_online_nodes", "3"]), "");
+
+    let gone = cluster.follower().name;
+    cluster.node_mut(gone).kill();
+    eventually("the loss is noticed", || {
+        let Some(status) = status(&cluster) else { return false };
+        let count = |list: &str| status[list].as_array().map_or(0, Vec::len);
+        (count("disk_nodes"), count("running_nodes")) == (3, 2)
+    });
+    let line = ["rabbitmqctl", "await_online_nodes", "3", "--timeout", "1"];
+    let late = cluster.node(asked).server().run(&line);
+    assert!(late.code == Some(75) && late.stderr.contains("2 of 3 nodes run"), "{late:?}");
+
+    let offline = ["rabbitmqctl", "forget_cluster_node", "--offline", gone];
+    let offline = cluster.node(asked).server().run(&offline);
+    assert!(offline.code == Some(64) && offline.stderr.contains("'nexo cluster recover'"), "{offline:?}");
+    let said = ctl(&cluster, &["forget_cluster_node", gone]);
+    assert_eq!(said, format!("Removing node {gone} from the cluster\n"));
+    cluster.until_in_step(2);
+    assert_eq!(status(&cluster).unwrap()["disk_nodes"].as_array().unwrap().len(), 2);
+    let missing = cluster.node(asked).server().run(&["rabbitmqctl", "forget_cluster_node", gone]);
+    let words = format!("there is no node '{gone}' in this cluster");
+    assert!(missing.code == Some(69) && missing.stderr.contains(&words), "{missing:?}");
+}
+
+#[test]
 fn a_removal_that_would_stop_the_cluster_is_refused() {
     let mut cluster = Cluster::start(&["a", "b", "c"]);
     let leader = cluster.leader();

@@ -61,13 +61,16 @@ const SHIM: &str = r#"#!/bin/sh
 # Args: as typed. AMQP, SQS: addresses of the broker. NEXO: the program.
 case "$1" in
 serve)
-    shift; n=$#
+    shift; n=$#; secure=
+    case "$*" in *--tls-cert*)
+        for port in AMQPS GRPC_TLS SQS_TLS HTTPS; do secure="$secure NEXO_$port=127.0.0.1:0"; done ;;
+    esac
     while [ $n -gt 0 ]; do
         set -- "$@" "$(echo "$1" | sed -E 's/(127\.0\.0\.1|\[::1\]):[0-9]+/\1:0/g')"; shift; n=$((n - 1))
     done
     # In the foreground: otherwise it signals the whole group, and the second signal ends a broker at once.
     exec timeout --foreground --preserve-status -s TERM 3 env NEXO_AMQP=127.0.0.1:0 NEXO_GRPC=127.0.0.1:0 NEXO_SQS=127.0.0.1:0 \
-        NEXO_HTTP=127.0.0.1:0 NEXO_DATA_DIR=other-data "$NEXO" serve "$@" ;;
+        NEXO_HTTP=127.0.0.1:0 NEXO_DATA_DIR=other-data $secure "$NEXO" serve "$@" ;;
 bench)
     case "$2" in throughput | latency) ;; *) exec "$NEXO" "$@" ;; esac
     mode=$2; shift 2; url="amqp://guest:guest@$AMQP/%2F"; n=$#

@@ -192,6 +192,45 @@ async fn schedules_are_told_in_events_and_in_the_log() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_log_says_who_did_something_and_from_where() {
+    let mut server = Server::start_with(&["--amqp", "127.0.0.1:0", "--log", "info"]);
+    server.ok(&["user", "add", "ann", "--new-password", "secret", "--tag", "administrator"]);
+    server.ok(&["permission", "set", "ann", "--all"]);
+    let as_ann = |args: &[&str]| {
+        let mut command = server.command(args);
+        common::Process::spawn(command.env("NEXO_USER", "ann").env("NEXO_PASSWORD", "secret")).finish().ok()
+    };
+    as_ann(&["vhost", "add", "acme"]);
+    as_ann(&["permission", "set", "ann", "--all", "--vhost", "acme"]);
+    as_ann(&["queue", "create", "there", "--vhost", "acme"]);
+    as_ann(&["queue", "create", "mail"]);
+    as_ann(&["rabbitmqctl", "set_policy", "short", "^q", r#"{"max-length":10}"#, "--apply-to", "queues"]);
+    as_ann(&["queue", "delete", "mail", "--yes"]);
+    as_ann(&["vhost", "delete", "acme", "--yes"]);
+    as_ann(&["rabbitmqctl", "set_vm_memory_high_watermark", "0.9"]);
+    let (_connection, _channel) = connect(&server).await;
+    let listed = server.json(&["connection", "list"]);
+    let name = listed[0]["name"].as_str().unwrap();
+    as_ann(&["connection", "close", name, "--reason", "enough", "--yes"]);
+
+    let log = server.stop_and_collect().stderr;
+    for words in [
+        &["queue created", "mail"][..],
+        &["queue deleted", "mail"],
+        &["policies changed", "policy.set", "short"],
+        &["vhost created", "acme"],
+        &["queue deleted", "there"],
+        &["vhost deleted", "acme"],
+        &["users changed", "permission.created", "ann"],
+        &["a connection is closed by an operator", name, "enough"],
+        &["the memory watermark was changed"],
+    ] {
+        let mut said = log.lines().filter(|line| words.iter().all(|word| line.contains(word)));
+        assert!(said.any(|line| line.contains("by=ann from 127.0.0.1:")), "{words:?}: {log}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_alarm_is_told_while_it_is_on() {
     let server = Server::start_with(&["--amqp", "127.0.0.1:0"]);
     let (_connection, channel) = connect(&server).await;

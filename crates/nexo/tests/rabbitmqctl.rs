@@ -290,6 +290,27 @@ fn the_broker_is_found_well() {
 }
 
 #[test]
+fn a_broker_by_itself_is_a_cluster_of_one() {
+    let server = server();
+    let waited = ctl(&server, &["await_online_nodes", "1"]);
+    let url = format!("http://{}", server.http);
+    let banner =
+        format!("Will wait for at least 1 nodes to join the cluster of {url}. Timeout: 300 seconds.\n");
+    assert_eq!(waited, banner);
+    let alone = fails(&server, 69, &["await_online_nodes", "2"]);
+    assert!(alone.contains("this broker is not in a cluster, so no other nodes will come"), "{alone}");
+    assert!(fails(&server, 64, &["await_online_nodes", "two"]).contains("'two' is no number of nodes"));
+    let alone = fails(&server, 69, &["forget_cluster_node", "rabbit@x"]);
+    assert_eq!(alone, "Error:\nthis broker is not in a cluster\n");
+    assert_eq!(ctl(&server, &["set_cluster_name", "ours"]), "Setting cluster name to ours ...\n");
+    assert!(ctl(&server, &["cluster_status"]).contains("\nCluster name: ours\n"));
+    let status = ctl(&server, &["cluster_status", "--formatter=json"]);
+    let status: serde_json::Value = serde_json::from_str(&status).unwrap();
+    assert_eq!((&status["cluster_name"], &status["disk_nodes"]), (&"ours".into(), &status["running_nodes"]));
+    assert_eq!(status["running_nodes"].as_array().unwrap().len(), 1);
+}
+
+#[test]
 fn mistakes_end_with_rabbitmqs_codes() {
     let server = server();
     let wrong = fails(&server, 64, &["list_queues", "nonsense"]);
@@ -303,10 +324,9 @@ fn mistakes_end_with_rabbitmqs_codes() {
         fails(&server, 64, &["list_users", "--bogus"])
             .contains("Invalid options for this command:\n--bogus : ")
     );
-    assert!(
-        fails(&server, 64, &["join_cluster", "rabbit@x"])
-            .contains("'join_cluster' is not done by this broker")
-    );
+    let join = fails(&server, 64, &["join_cluster", "rabbit@x"]);
+    assert!(join.contains("'join_cluster' is not done by this broker"), "{join}");
+    assert!(join.contains("'nexo serve --node NAME --cluster HOST:PORT --join HOST:PORT'"), "{join}");
     assert!(
         fails(&server, 65, &["set_vm_memory_high_watermark", "7"]).contains("a fraction between 0.0 and 1.0")
     );

@@ -13,9 +13,9 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use certificates::{Authority, Signed, tls_options, tunnel};
-use common::{Finished, PATIENCE, Process, Server, eventually, nexo, serve_command};
+use common::{Finished, PATIENCE, Process, SECURE_PORTS, Server, eventually, nexo, serve_command};
 use nexo_amqp_client::{Client, Error, Login, Mechanism, PERSISTENT};
-use nexo_harness::{address_in, http};
+use nexo_harness::{address_in, addresses_in, http};
 use rustix::process::Signal;
 
 const ANY: &str = "127.0.0.1:0";
@@ -257,6 +257,36 @@ fn settings_that_cannot_be_are_named() {
 }
 
 #[test]
+fn a_certificate_alone_opens_the_usual_ports() {
+    let authority = Authority::new();
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = serve_command(dir.path().join("data"));
+    for port in SECURE_PORTS {
+        command.env_remove(port);
+    }
+    command.env("NEXO_GRPC", ANY).env("NEXO_HTTP", ANY).args(tls_options(&authority.server("server")));
+    let mut broker = Process::spawn(command.args(["--https", "off"]));
+    let Some(ready) = broker.first_line() else {
+        let error = broker.finish().error();
+        assert!(error.contains("cannot listen on") && error.contains("in use"), "{error}");
+        println!("another program has one of the ports: {error}");
+        return;
+    };
+    let ports = |name: &str| -> Vec<u16> {
+        addresses_in(&ready, name).map(|at| at.parse::<SocketAddr>().unwrap().port()).collect()
+    };
+    for (name, port) in [("amqps", 5671), ("grpc-tls", 7653), ("sqs-tls", 9325)] {
+        let ports = ports(name);
+        assert!(!ports.is_empty() && ports.iter().all(|open| *open == port), "{name}: {ready}");
+    }
+    assert!(ports("https").is_empty(), "off stays off: {ready}");
+    assert!(!ports("grpc").contains(&7653), "the plain ports are where they were: {ready}");
+    let mut command = nexo();
+    command.args(["--server", "https://localhost:7653", "health", "--ca"]).arg(authority.ca());
+    assert_eq!(Process::spawn(&mut command).finish().ok(), "ok\n");
+}
+
+#[test]
 fn rabbitmqctl_speaks_tls() {
     let (authority, other) = (Authority::new(), Authority::new());
     let server = serve(&authority.server("server"), &[]);
@@ -267,6 +297,10 @@ fn rabbitmqctl_speaks_tls() {
     };
     run(&authority, &["rabbitmqctl", "add_vhost", "shop"]).ok();
     assert_eq!(run(&authority, &["rabbitmqctl", "-s", "list_vhosts", "name"]).ok(), "/\nshop\n");
+    let listeners = run(&authority, &["rabbitmqctl", "listeners"]).ok();
+    for purpose in ["AMQP 0-9-1", "HTTP API", "native API", "SQS API"] {
+        assert!(listeners.contains(&format!("purpose: {purpose} over TLS")), "{purpose}: {listeners}");
+    }
     let refused = run(&other, &["rabbitmqctl", "list_vhosts"]);
     assert!(refused.code == Some(69) && refused.stderr.contains("no TLS with https://"), "{refused:?}");
 }

@@ -87,7 +87,9 @@ class Nexo:
             pytest.skip("NEXO_BIN is not set")
         self.data = tempfile.mkdtemp(prefix="nexo-tls-data-")
         files = ["--tls-cert", certificates.path("cert.pem"), "--tls-key", certificates.path("key.pem")]
-        ports = ["--amqps", ANY, "--sqs-tls", ANY, "--amqp", "off", "--sqs", "off", "--grpc", "off", "--http", "off"]
+        ports = ["--amqps", ANY, "--sqs-tls", ANY]
+        for name in ("amqp", "sqs", "grpc", "http", "grpc-tls", "https"):
+            ports += [f"--{name}", "off"]
         self.process = subprocess.Popen(
             [program, "serve", *ports, *files, "--data-dir", self.data, *arguments],
             stdout=subprocess.PIPE,

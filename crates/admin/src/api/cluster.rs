@@ -6,10 +6,11 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
+use nexo_broker::OnBehalf;
 use serde_json::{Value, json};
 
 use super::Api;
-use super::access::{Caller, Needs};
+use super::access::Needs;
 use super::body::{Fields, JsonBody};
 use super::error::ApiError;
 use super::routes::Routes;
@@ -47,9 +48,9 @@ async fn groups(State(api): State<Api>) -> Result<Json<Vec<GroupReport>>, ApiErr
 }
 
 /// Takes `{"to": "name"}`, or nothing for whoever has most of the log.
-async fn transfer(State(api): State<Api>, caller: Caller, body: JsonBody) -> Result<Json<Value>, ApiError> {
+async fn transfer(State(api): State<Api>, body: JsonBody) -> Result<Json<Value>, ApiError> {
     let to = body.object.text_or_nothing("to")?.map(str::to_owned);
-    tracing::info!(user = caller.name(), ?to, "leadership is to be handed over");
+    tracing::info!(?to, by = %OnBehalf::now(), "leadership is to be handed over");
     let leader = cluster(&api)?.transfer(to).await.map_err(|error| refused(&error))?;
     Ok(Json(json!({ "leader": leader })))
 }
@@ -57,12 +58,11 @@ async fn transfer(State(api): State<Api>, caller: Caller, body: JsonBody) -> Res
 /// Takes `{"drain": false}` to have the node take part again.
 async fn drain(
     State(api): State<Api>,
-    caller: Caller,
     Path(name): Path<String>,
     body: JsonBody,
 ) -> Result<StatusCode, ApiError> {
     let wanted = if body.object.truth("drain", true)? { Drain::Begin } else { Drain::End };
-    tracing::info!(user = caller.name(), node = name, ?wanted, "a node is to be drained");
+    tracing::info!(node = name, ?wanted, by = %OnBehalf::now(), "a node is to be drained");
     cluster(&api)?.drain(name, wanted).await.map_err(|error| refused(&error))?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -70,13 +70,12 @@ async fn drain(
 /// With `force=true` also a node without which the others have no majority.
 async fn remove(
     State(api): State<Api>,
-    caller: Caller,
     Path(name): Path<String>,
     Query(query): Query<BTreeMap<String, String>>,
 ) -> Result<StatusCode, ApiError> {
     let is_forced = query.get("force").is_some_and(|force| force == "true");
     let when = if is_forced { RemoveIf::Always } else { RemoveIf::Safe };
-    tracing::warn!(user = caller.name(), node = name, ?when, "a node is to be removed");
+    tracing::warn!(node = name, ?when, by = %OnBehalf::now(), "a node is to be removed");
     cluster(&api)?.remove(name, when).await.map_err(|error| refused(&error))?;
     Ok(StatusCode::NO_CONTENT)
 }

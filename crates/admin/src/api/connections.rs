@@ -7,7 +7,7 @@ use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use nexo_amqp::management::raw_table_json;
-use nexo_broker::{OpenChannel, OpenConnection, OpenConsumer, QueueRow};
+use nexo_broker::{OnBehalf, OpenChannel, OpenConnection, OpenConsumer, QueueRow};
 use nexo_types::QueueName;
 use serde_json::{Value, json};
 
@@ -162,7 +162,8 @@ fn end(connection: &OpenConnection, headers: &HeaderMap) {
     let mut reason = given.unwrap_or_else(|| CLOSED.to_owned());
     let end = (0..=REASON_BYTES_MAX.min(reason.len())).rev().find(|at| reason.is_char_boundary(*at));
     reason.truncate(end.unwrap_or(0));
-    tracing::info!(connection = connection.name(), ?reason, "a connection is closed by an operator");
+    let by = OnBehalf::now();
+    tracing::info!(connection = connection.name(), ?reason, %by, "a connection is closed by an operator");
     connection.close(&reason);
 }
 

@@ -3,11 +3,10 @@
 
 use axum::Json;
 use axum::extract::State;
-use nexo_broker::{MemoryHigh, MemoryState};
+use nexo_broker::{MemoryHigh, MemoryState, OnBehalf};
 use serde_json::{Map, Value, json};
 
 use super::Api;
-use super::access::Caller;
 use super::body::{Fields, JsonBody};
 use super::error::ApiError;
 
@@ -17,15 +16,12 @@ pub(super) async fn show(State(api): State<Api>) -> Json<Value> {
 
 /// Takes `{"high": 0.4}`, a part of what there is, or `{"absolute_bytes": n}`. It counts at once, and until the broker is
 /// started again: its settings say where it begins.
-pub(super) async fn set(
-    State(api): State<Api>,
-    caller: Caller,
-    body: JsonBody,
-) -> Result<Json<Value>, ApiError> {
+pub(super) async fn set(State(api): State<Api>, body: JsonBody) -> Result<Json<Value>, ApiError> {
     let high = watermark(&body.object)?;
     api.broker.set_memory_high(high);
     let state = api.broker.memory_state();
-    tracing::warn!(user = caller.name(), limit_bytes = state.limit_bytes, "the memory watermark was changed");
+    let by = OnBehalf::now();
+    tracing::warn!(limit_bytes = state.limit_bytes, %by, "the memory watermark was changed");
     Ok(Json(state_json(&state)))
 }
 

@@ -50,6 +50,11 @@ impl Managed {
     }
 
     pub async fn start_with(disk: &FaultyDisk, options: BrokerOptions) -> Self {
+        Self::start_as(disk, options, AdminOptions::default()).await
+    }
+
+    /// The same with these options of the management port.
+    pub async fn start_as(disk: &FaultyDisk, options: BrokerOptions, admin: AdminOptions) -> Self {
         let codecs = nexo_amqp::register(Codecs::default());
         let options = BrokerOptions { segment_bytes: 1 << 20, codecs, ..options };
         let broker = Broker::open_on(Arc::new(disk.clone()), options).unwrap();
@@ -59,7 +64,7 @@ impl Managed {
             Listener { protocol: "amqp", address: amqp_at },
             Listener { protocol: "http", address: http_at },
         ];
-        let admin = AdminOptions { listeners, ..AdminOptions::default() };
+        let admin = AdminOptions { listeners, ..admin };
         let never = std::future::pending();
         let logins = Logins::open(&broker, &FirstUser::default()).await.unwrap();
         let options = nexo_amqp::Options::default();

@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::status::alarms;
-use super::stop::{Stop, TRY_LATER, UNAVAILABLE, USAGE};
+use super::stop::{Stop, TRY_LATER, UNAVAILABLE};
 use super::{ApiPath, Ctl};
 use crate::management::Failure;
 
-/// How long to wait for a broker to start, as RabbitMQ does.
-const STARTUP_MAX: Duration = Duration::from_secs(300);
+/// How long to wait for a broker to start, or for its nodes, as RabbitMQ does.
+pub(super) const STARTUP_MAX: Duration = Duration::from_secs(300);
 /// Between two attempts.
-const PAUSE: Duration = Duration::from_millis(250);
+pub(super) const PAUSE: Duration = Duration::from_millis(250);
 /// How long a port may take to answer.
 const PORT_MAX: Duration = Duration::from_secs(30);
 
@@ -47,16 +47,6 @@ pub(super) async fn await_startup(ctl: &mut Ctl) -> Result<(), Stop> {
             ));
         }
         tokio::time::sleep(PAUSE).await;
-    }
-}
-
-/// There is one node, so waiting for more would never end.
-pub(super) async fn await_online_nodes(ctl: &mut Ctl) -> Result<(), Stop> {
-    let count = ctl.word(0).to_owned();
-    match count.parse::<u32>() {
-        Ok(0 | 1) => await_startup(ctl).await,
-        Ok(_) => Err(Stop::error(UNAVAILABLE, "a broker is one node; there are no others to wait for")),
-        Err(_) => Err(ctl.wrong(USAGE, format!("'{count}' is no number of nodes"))),
     }
 }
 

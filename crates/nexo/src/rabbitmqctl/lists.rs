@@ -201,7 +201,7 @@ pub(super) async fn queues(ctl: &mut Ctl) -> Result<(), Stop> {
     ctl.say(format_args!("Timeout: {seconds:?} seconds ..."))?;
     ctl.say(format_args!("Listing queues for vhost {} ...", ctl.vhost().to_owned()))?;
     let path = ApiPath::of(&["queues", ctl.vhost()]);
-    // There is one node, and it answers.
+    // The node that leads answers for all queues, so none is offline while anybody answers.
     let items = if ctl.given.has("offline") { Vec::new() } else { items(ctl, &path).await? };
     show(ctl, &columns, &items)
 }

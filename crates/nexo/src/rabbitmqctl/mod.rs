@@ -10,6 +10,7 @@
 
 mod access_lists;
 mod checks;
+mod cluster;
 mod commands;
 mod definitions;
 mod formatter;

@@ -2,28 +2,42 @@
 
 use super::stop::{Stop, USAGE};
 
-const NO_CLUSTER: &str = "a broker is one node here; there is no cluster to change";
+const RECOVER: &str = "a node starts by itself and waits for the others; when a majority is gone for good, 'nexo cluster recover' has the \
+                       node that is left go on alone";
 const PROCESS: &str = "the broker is a process of its own: start it with 'nexo serve', end it with SIGTERM or by the service \
                        manager that started it";
 const NO_ERLANG: &str = "there is no Erlang here that could do it";
 const SETTINGS: &str =
     "settings are in the configuration file and the options of 'nexo serve'; 'nexo serve --help' names them";
-const MIRRORS: &str = "queues have no mirrors here";
-const FILES: &str = "to begin anew, end the broker and give it an empty --data-dir";
+const MIRRORS: &str =
+    "queues have no mirrors; every node of a cluster has every durable queue, and catches up by itself";
+const FILES: &str = "to begin anew, end the broker and give it an empty --data-dir; a node of a cluster is taken out first, with \
+                     'nexo cluster remove NODE'";
+const LISTENERS: &str = "'nexo cluster drain NODE' has a node lead no more and be sent no new clients, and '--end' takes that back";
 const SECRETS: &str = "the configuration has no encrypted values; secrets go into the environment (NEXO_…) or a file that others \
                        cannot read";
 
 /// Commands that are known and not done.
-const REFUSED: [(&str, &str); 45] = [
-    ("join_cluster", NO_CLUSTER),
-    ("leave_cluster", NO_CLUSTER),
-    ("forget_cluster_node", NO_CLUSTER),
-    ("change_cluster_node_type", NO_CLUSTER),
-    ("rename_cluster_node", NO_CLUSTER),
-    ("update_cluster_nodes", NO_CLUSTER),
-    ("set_cluster_name", NO_CLUSTER),
-    ("force_boot", NO_CLUSTER),
-    ("force_standalone_boot", NO_CLUSTER),
+const REFUSED: [(&str, &str); 43] = [
+    (
+        "join_cluster",
+        "a node joins when it is started: 'nexo serve --node NAME --cluster HOST:PORT --join HOST:PORT', with an empty data directory",
+    ),
+    ("leave_cluster", "'nexo cluster remove NODE' takes a node out, and any node can be asked"),
+    (
+        "change_cluster_node_type",
+        "all nodes have everything, and keep it on disk; 'nexo cluster nodes' tells who leads",
+    ),
+    (
+        "rename_cluster_node",
+        "a node keeps its name: let one with another name join, then take this one out with 'nexo cluster remove NODE'",
+    ),
+    (
+        "update_cluster_nodes",
+        "a node remembers the others, and tells them when it has moved; 'nexo cluster nodes' tells where all are",
+    ),
+    ("force_boot", RECOVER),
+    ("force_standalone_boot", RECOVER),
     ("stop", PROCESS),
     ("shutdown", PROCESS),
     ("start_app", PROCESS),
@@ -46,8 +60,8 @@ const REFUSED: [(&str, &str); 45] = [
     ("set_disk_free_limit", "change disk_free_min in the configuration file and send the broker SIGHUP"),
     ("set_log_level", "start the broker with --log; docs/operating.md names the levels"),
     ("rotate_logs", "the log goes to standard error; whoever keeps it rotates it"),
-    ("suspend_listeners", PROCESS),
-    ("resume_listeners", PROCESS),
+    ("suspend_listeners", LISTENERS),
+    ("resume_listeners", LISTENERS),
     ("restart_vhost", "a virtual host is there or it is not; none can fail by itself"),
     ("report", "'rabbitmqctl status', 'nexo stats' and GET /metrics tell how the broker is"),
     ("schema_info", "there is no Mnesia here"),
@@ -89,6 +103,19 @@ mod tests {
         let stop = refuse("stop_app").unwrap();
         assert_eq!(stop.code(), 64);
         assert!(stop.to_string().contains("SIGTERM"), "{stop}");
+        for (name, instead) in [
+            ("join_cluster", "'nexo serve --node NAME --cluster HOST:PORT --join HOST:PORT'"),
+            ("leave_cluster", "'nexo cluster remove NODE'"),
+            ("rename_cluster_node", "'nexo cluster remove NODE'"),
+            ("change_cluster_node_type", "'nexo cluster nodes'"),
+            ("update_cluster_nodes", "'nexo cluster nodes'"),
+            ("force_boot", "'nexo cluster recover'"),
+            ("force_standalone_boot", "'nexo cluster recover'"),
+            ("reset", "'nexo cluster remove NODE'"),
+        ] {
+            let stop = refuse(name).unwrap().to_string();
+            assert!(stop.contains(instead) && !stop.contains("no cluster"), "{stop}");
+        }
         assert!(refuse("nonsense").is_none());
     }
 }

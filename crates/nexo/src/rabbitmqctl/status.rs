@@ -1,4 +1,4 @@
-//! How the broker is: `status`, `cluster_status`, `version`.
+//! How the broker is: `status`, `version`, `listeners`.
 
 use serde_json::{Value, json};
 
@@ -63,45 +63,6 @@ pub(super) async fn status(ctl: &mut Ctl) -> Result<(), Stop> {
     Ok(())
 }
 
-pub(super) async fn cluster_status(ctl: &mut Ctl) -> Result<(), Stop> {
-    let overview = ctl.api.get(&ApiPath::of(&["overview"])).await?;
-    let node = overview["node"].as_str().unwrap_or("nexo").to_owned();
-    ctl.say(format_args!("Cluster status of node {node} ..."))?;
-    let nodes = ctl.api.list(&ApiPath::of(&["nodes"])).await?;
-    let names: Vec<&str> = nodes.iter().filter_map(|node| node["name"].as_str()).collect();
-    let alarms: Vec<String> = nodes.iter().flat_map(alarms).collect();
-    let version = overview["product_version"].as_str().unwrap_or_default();
-    if ctl.formatter == Formatter::Json {
-        return ctl.line(json!({
-            "cluster_name": overview["cluster_name"],
-            "disk_nodes": names,
-            "ram_nodes": [],
-            "running_nodes": names,
-            "alarms": alarms,
-            "partitions": {},
-            "listeners": overview["listeners"],
-            "versions": { (&node): { "rabbitmq_version": overview["rabbitmq_version"], "product_version": version } },
-        }));
-    }
-    let listed = names.join("\n");
-    ctl.line(format_args!(
-        "Basics\n\nCluster name: {}\n",
-        overview["cluster_name"].as_str().unwrap_or_default()
-    ))?;
-    ctl.line(format_args!("Disk Nodes\n\n{listed}\n"))?;
-    ctl.line(format_args!("Running Nodes\n\n{listed}\n"))?;
-    ctl.line(format_args!("Versions\n\n{node}: Nexo {version}\n"))?;
-    ctl.line("Maintenance status\n")?;
-    ctl.line(format_args!("Node: {node}, status: not under maintenance\n"))?;
-    let alarms = if alarms.is_empty() { "(none)".to_owned() } else { alarms.join("\n") };
-    ctl.line(format_args!("Alarms\n\n{alarms}\n"))?;
-    ctl.line("Network Partitions\n\n(none)\n\nListeners\n")?;
-    for line in listener_lines(&overview) {
-        ctl.line(format_args!("Node: {node}, {}", line.replacen('I', "i", 1)))?;
-    }
-    Ok(())
-}
-
 /// Of this program, as RabbitMQ's prints its own.
 pub(super) async fn version(ctl: &mut Ctl) -> Result<(), Stop> {
     ctl.line(env!("CARGO_PKG_VERSION"))
@@ -124,7 +85,7 @@ pub(super) async fn listeners(ctl: &mut Ctl) -> Result<(), Stop> {
     listener_lines(&overview).into_iter().try_for_each(|line| ctl.line(line))
 }
 
-fn listener_lines(overview: &Value) -> Vec<String> {
+pub(super) fn listener_lines(overview: &Value) -> Vec<String> {
     let line = |listener: &Value| {
         let protocol = listener["protocol"].as_str().unwrap_or_default();
         let purpose = match protocol {
@@ -132,8 +93,11 @@ fn listener_lines(overview: &Value) -> Vec<String> {
             "amqps" | "amqp/ssl" => "AMQP 0-9-1 over TLS",
             "http" => "HTTP API",
             "https" => "HTTP API over TLS (HTTPS)",
-            "grpc" | "grpcs" => "native API",
-            "sqs" | "sqss" => "SQS API",
+            "grpc" => "native API",
+            "grpc-tls" => "native API over TLS",
+            "sqs" => "SQS API",
+            "sqs-tls" => "SQS API over TLS",
+            "cluster" => "inter-node communication",
             other => other,
         };
         let ip = listener["ip_address"].as_str().unwrap_or_default();

@@ -1,7 +1,7 @@
 //! All commands: how each is used, what it takes, and what does it.
 
 use super::commands::{Command, help};
-use super::{access_lists, checks, definitions, lists, operations, policies, status, users, vhosts};
+use super::{access_lists, checks, cluster, definitions, lists, operations, policies, status, users, vhosts};
 
 /// As many words as one likes.
 const MANY: usize = usize::MAX;
@@ -48,19 +48,37 @@ pub(super) const COMMANDS: &[Command] = &[
         name: "await_online_nodes",
         group: "Cluster",
         usage: "await_online_nodes <count> [--timeout <timeout>]",
-        about: "Waits for <count> nodes; there is one",
+        about: "Waits for <count> nodes to join the cluster and run",
         words: (1, 1),
         options: &[],
-        run: |ctl| Box::pin(checks::await_online_nodes(ctl)),
+        run: |ctl| Box::pin(cluster::await_online_nodes(ctl)),
     },
     Command {
         name: "cluster_status",
         group: "Cluster",
         usage: "cluster_status",
-        about: "Displays the node of the cluster, its alarms and listeners",
+        about: "Displays the nodes of the cluster, alarms and listeners; 'nexo cluster status' tells more",
         words: (0, 0),
         options: &[],
-        run: |ctl| Box::pin(status::cluster_status(ctl)),
+        run: |ctl| Box::pin(cluster::status(ctl)),
+    },
+    Command {
+        name: "forget_cluster_node",
+        group: "Cluster",
+        usage: "forget_cluster_node [--offline] <existing_cluster_member_node>",
+        about: "Takes a node out of the cluster, for good, as 'nexo cluster remove' does",
+        words: (1, 1),
+        options: &[(None, "offline", false)],
+        run: |ctl| Box::pin(cluster::forget_node(ctl)),
+    },
+    Command {
+        name: "set_cluster_name",
+        group: "Cluster",
+        usage: "set_cluster_name <name>",
+        about: "Sets the name of the cluster, which is the global parameter cluster_name",
+        words: (1, 1),
+        options: &[],
+        run: |ctl| Box::pin(cluster::set_name(ctl)),
     },
     Command {
         name: "add_user",

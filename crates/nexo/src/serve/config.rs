@@ -32,19 +32,19 @@ pub(crate) struct Layer {
     /// Addresses of AMQP 0-9-1 for RabbitMQ's clients, or off [default: 127.0.0.1:5672,[::1]:5672]
     #[arg(long, value_name = "HOST:PORT,...", env = "NEXO_AMQP")]
     pub(crate) amqp: Option<Listen>,
-    /// Addresses of AMQP 0-9-1, with TLS [default: off]
+    /// Addresses of AMQP 0-9-1, with TLS, or off [default with --tls-cert: 127.0.0.1:5671,[::1]:5671]
     #[arg(long, value_name = "HOST:PORT,...", env = "NEXO_AMQPS")]
     pub(crate) amqps: Option<Listen>,
     /// Addresses of the native API, or off [default: 127.0.0.1:7654,[::1]:7654]
     #[arg(long, value_name = "HOST:PORT,...", env = "NEXO_GRPC")]
     pub(crate) grpc: Option<Listen>,
-    /// Addresses of the native API, with TLS [default: off]
+    /// Addresses of the native API, with TLS, or off [default with --tls-cert: 127.0.0.1:7653,[::1]:7653]
     #[arg(long, value_name = "HOST:PORT,...", env = "NEXO_GRPC_TLS")]
     pub(crate) grpc_tls: Option<Listen>,
     /// Addresses of the SQS API, or off [default: 127.0.0.1:9324,[::1]:9324]
     #[arg(long, value_name = "HOST:PORT,...", env = "NEXO_SQS")]
     pub(crate) sqs: Option<Listen>,
-    /// Addresses of the SQS API, with TLS [default: off]
+    /// Addresses of the SQS API, with TLS, or off [default with --tls-cert: 127.0.0.1:9325,[::1]:9325]
     #[arg(long, value_name = "HOST:PORT,...", env = "NEXO_SQS_TLS")]
     pub(crate) sqs_tls: Option<Listen>,
     /// Which limits the SQS API has: those of AWS, or those of the engine [default: relaxed]
@@ -76,7 +76,7 @@ pub(crate) struct Layer {
     /// Addresses of health and metrics, or off [default: 127.0.0.1:15672,[::1]:15672]
     #[arg(long, value_name = "HOST:PORT,...", env = "NEXO_HTTP")]
     pub(crate) http: Option<Listen>,
-    /// Addresses of health and metrics, with TLS [default: off]
+    /// Addresses of health and metrics, with TLS, or off [default with --tls-cert: 127.0.0.1:15671,[::1]:15671]
     #[arg(long, value_name = "HOST:PORT,...", env = "NEXO_HTTPS")]
     pub(crate) https: Option<Listen>,
     /// Names, besides those of this machine, by which health and metrics may be asked for, with commas between them
@@ -112,8 +112,8 @@ pub(crate) struct Layer {
     /// How much of the log each node keeps for nodes that were away; who misses more gets a copy of everything [default: 256MiB]
     #[arg(long, value_name = "BYTES", env = "NEXO_CLUSTER_LOG_KEPT")]
     pub(crate) cluster_log_kept: Option<Size>,
-    /// The broker's certificate (PEM), followed by those that lead to one that clients know. It and the other files of
-    /// TLS are read again on SIGHUP
+    /// The broker's certificate (PEM), followed by those that lead to one that clients know. With it and its key all
+    /// ports with TLS are open that are not off. It and the other files of TLS are read again on SIGHUP
     #[arg(long, value_name = "FILE", env = "NEXO_TLS_CERT")]
     pub(crate) tls_cert: Option<PathBuf>,
     /// The key of that certificate (PEM)
@@ -378,9 +378,13 @@ impl Layer {
         let grpc = self.grpc.unwrap_or(Listen::Loopback(7654));
         let sqs = self.sqs.unwrap_or(Listen::Loopback(9324));
         let http = self.http.unwrap_or(Listen::Loopback(15672));
-        let with_tls = |listen: Option<Listen>| listen.unwrap_or(Listen::Off);
-        let (amqps, grpc_tls) = (with_tls(self.amqps), with_tls(self.grpc_tls));
-        let (sqs_tls, https) = (with_tls(self.sqs_tls), with_tls(self.https));
+        // Whoever gives a certificate wants TLS, and not only where an address was named for it.
+        let has_certificate = self.tls_cert.is_some() && self.tls_key.is_some();
+        let usual = |port| if has_certificate { Listen::Loopback(port) } else { Listen::Off };
+        let amqps = self.amqps.unwrap_or(usual(5671));
+        let grpc_tls = self.grpc_tls.unwrap_or(usual(7653));
+        let sqs_tls = self.sqs_tls.unwrap_or(usual(9325));
+        let https = self.https.unwrap_or(usual(15671));
         let over_tls = [("amqps", &amqps), ("grpc_tls", &grpc_tls), ("sqs_tls", &sqs_tls), ("https", &https)];
         let over_tls: Vec<&str> = over_tls
             .into_iter()
@@ -588,9 +592,26 @@ mod tests {
         let tls = config.tls.unwrap();
         assert_eq!(tls.client_certificates, nexo_net::ClientCertificates::Requested);
         assert_eq!(tls.login_from, nexo_net::CertificateName::CommonName);
-        assert_eq!((config.amqps, config.https), (Listen::At(vec!["127.0.0.1:0".into()]), Listen::Off));
+        assert_eq!(config.amqps, Listen::At(vec!["127.0.0.1:0".into()]));
         let error = refused("tls_verify = 'sometimes'");
         assert!(error.contains("tls_verify = 'sometimes'") && error.contains("require"), "{error}");
+    }
+
+    #[test]
+    fn a_certificate_opens_all_ports_with_tls_that_are_not_off() {
+        let decided = |text: &str| Layer::from_toml(text).unwrap().decide();
+        let secure = |config: Config| [config.amqps, config.grpc_tls, config.sqs_tls, config.https];
+        let files = "tls_cert = 'c.pem'\ntls_key = 'k.pem'\n";
+        assert_eq!(secure(decided(files).unwrap()), [5671, 7653, 9325, 15671].map(Listen::Loopback));
+        let config = decided(&format!("{files}grpc_tls = 'off'\nhttps = '127.0.0.1:1'")).unwrap();
+        assert_eq!(config.amqp, Listen::Loopback(5672), "plain ports stay as they are");
+        let named = Listen::At(vec!["127.0.0.1:1".into()]);
+        assert_eq!(secure(config), [Listen::Loopback(5671), Listen::Off, Listen::Loopback(9325), named]);
+        assert_eq!(secure(decided("").unwrap()), [const { Listen::Off }; 4]);
+        let all_off = "amqp = 'off'\ngrpc = 'off'\nsqs = 'off'\nhttp = 'off'\n";
+        assert!(decided(&format!("{files}{all_off}")).is_ok(), "those with TLS are left");
+        let error = decided("tls_cert = 'c.pem'").unwrap_err().to_string();
+        assert!(error.starts_with("tls_cert needs tls_key"), "{error}");
     }
 
     #[test]

@@ -41,6 +41,7 @@ Examples:
   nexo serve
   nexo serve --data-dir /var/lib/nexo --log info
   nexo serve --config /etc/nexo.toml --http off
+  nexo serve --tls-cert cert.pem --tls-key key.pem
   nexo serve --node mq1 --cluster 127.0.0.1:7655
   nexo serve --node mq2 --cluster 127.0.0.1:7656 --join 127.0.0.1:7655 --data-dir data2 --amqp 127.0.0.1:5682 ...";
 

@@ -20,6 +20,9 @@ const ON_CLUSTERS: &str = "NEXO_TEST_ON_CLUSTERS";
 /// Longest wait for anything. Far more than it takes; a test that reaches it has failed.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
+/// The settings of the ports with TLS. A certificate would open them where every test wants them.
+pub const SECURE_PORTS: [&str; 4] = ["NEXO_AMQPS", "NEXO_GRPC_TLS", "NEXO_SQS_TLS", "NEXO_HTTPS"];
+
 /// A running broker with a data directory of its own. Killed when dropped.
 pub struct Server {
     process: Process,
@@ -374,6 +377,9 @@ pub fn serve_command(data_dir: impl AsRef<OsStr>) -> Command {
     let mut command = nexo();
     // By the environment, so that a test that needs one of them can say so with the flag.
     command.env("NEXO_AMQP", "off").env("NEXO_SQS", "off").args(["serve", "--data-dir"]).arg(data_dir);
+    for port in SECURE_PORTS {
+        command.env(port, "off");
+    }
     command
 }
 

@@ -96,7 +96,7 @@ async fn import_bytes(import: Import, bytes: Bytes, only: Option<VhostName>) -> 
     // It goes on when whoever asked for it has gone: half a file would be worse than either.
     let running = tokio::spawn(OnBehalf::now().run(async move {
         let done = import.run(plan).await?;
-        tracing::info!(by = import.by(), "definitions were imported: {done}");
+        tracing::info!(by = %OnBehalf::now(), "definitions were imported: {done}");
         Ok(())
     }));
     running.await.map_err(|_| ApiError::unavailable("the broker is stopping"))?
