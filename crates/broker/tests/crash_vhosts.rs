@@ -146,7 +146,7 @@ impl Model {
     }
 
     fn change_access(&mut self, changes: &[AccessRecord]) {
-        let records: Result<_, AccessError> = self.access.decide_changes(changes);
+        let records: Result<_, AccessError> = self.access.decide_changes(nexo_types::Timestamp(5), changes);
         records.unwrap().iter().for_each(|record| self.access.replay(record));
     }
 
