@@ -240,13 +240,13 @@ mod tests {
     fn a_queue_of_nobody_ranks_as_it_is_told_and_its_settings_say_what_it_was_told() {
         let codecs = Codecs::default().with_queues(&Whole("own")).with_dead_letters(&Whole("own"));
         let (own, native) = (QueueName::new("own").unwrap(), QueueName::new("native").unwrap());
-        let rejecting = QueueConfig { overflow: Overflow::Reject, ..QueueConfig::default() };
+        let told = QueueConfig { overflow: Overflow::DropOldest, ..QueueConfig::default() };
         let message = NewMessage { priority: Priority(7), ..NewMessage::new("x") };
-        let priority = |name| codecs.publication_for(&message, name, &rejecting).priority.0;
+        let priority = |name| codecs.publication_for(&message, name, &told).priority.0;
         assert_eq!((priority(&own), priority(&native)), (0, 7));
-        assert!(codecs.names_overflow(&native, &rejecting));
+        assert!(codecs.names_overflow(&native, &told));
         assert!(!codecs.names_overflow(&native, &QueueConfig::default()));
-        assert!(!codecs.names_overflow(&own, &rejecting), "nobody says so in its arguments");
+        assert!(!codecs.names_overflow(&own, &told), "nobody says so in its arguments");
     }
 
     #[test]

@@ -167,7 +167,7 @@ async fn work_is_done_once_and_each_waiter_has_its_own_answer() {
     assert_eq!(taken.len(), 1, "it is one job");
     let job = &taken[0];
     assert_eq!((job.job, job.attempt, job.waiters), (created.job, 1, 2));
-    assert_eq!((&job.receipt, &job.payload), (&format!("{}-1", job.job), &payload));
+    assert_eq!((&job.receipt, &job.payload), (&format!("v1-{}-1", job.job), &payload));
     assert!(job.due_at_ms.unwrap() > job.created_at_ms + 50_000);
     let late = caller.ask(wanted("phones", "late")).await.unwrap();
     assert_eq!((late.job, late.state()), (created.job, JobAsked::JoinedRunning));

@@ -31,7 +31,9 @@ impl Node {
             Self::ByItself => None,
             Self::OfCluster => Some(ClusterOptions { node: NODE, start, kept_log_bytes: 0 }),
         };
-        let broker = Broker::open(BrokerOptions { cluster, ..options }).unwrap();
+        // A cluster begins with a sync that is waited for, and no thread of the runtime may wait.
+        let opened = tokio::task::spawn_blocking(move || Broker::open(BrokerOptions { cluster, ..options }));
+        let broker = opened.await.unwrap().unwrap();
         if let Some(replication) = broker.replication() {
             broker.start_replication().unwrap();
             eventually("the only node leads", || replication.role().is_leading()).await;
