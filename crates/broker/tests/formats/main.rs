@@ -136,6 +136,37 @@ async fn format_9_opens_with_everything_in_it() {
     check_format_6(dir.path(), Node::ByItself, &receipts, Policies::Told, Schedules::WithJobs).await;
 }
 
+/// The same story, told by a node of a cluster: entries of the group, its promises, and a manifest that says where it stands.
+/// Snapshots of job queues are of their second version.
+#[tokio::test(flavor = "multi_thread")]
+async fn format_9_of_a_node_of_a_cluster_opens_with_everything_in_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let receipts = unpack(&fixture("format-9-cluster"), dir.path());
+    check_format_6(dir.path(), Node::OfCluster, &receipts, Policies::Told, Schedules::WithFigures).await;
+}
+
+/// Nobody takes the data of a node for that of a broker by itself: entries that do not count would be taken for the rest.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_data_of_a_node_of_a_cluster_is_not_opened_by_a_broker_by_itself() {
+    let dir = tempfile::tempdir().unwrap();
+    unpack(&fixture("format-9-cluster"), dir.path());
+    let refused = Broker::open(BrokerOptions::new(dir.path())).unwrap_err().to_string();
+    assert!(refused.contains("the data belongs to a node of a cluster; start it as one"), "{refused}");
+}
+
+/// Job queues alone, with snapshots of their second version.
+#[tokio::test(flavor = "multi_thread")]
+async fn format_9_with_later_snapshots_of_job_queues_opens_with_everything_in_it() {
+    let dir = tempfile::tempdir().unwrap();
+    unpack(&fixture("format-9-jobs"), dir.path());
+    for _ in 0..2 {
+        let broker = Broker::open(BrokerOptions::new(dir.path())).unwrap();
+        jobs::check(&broker, 5).await;
+        jobs::check_figures(&broker);
+        broker.shutdown().await;
+    }
+}
+
 /// What this build writes, as a crash leaves it.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_latest_format_opens_with_everything_in_it() {

@@ -89,16 +89,25 @@ impl<M: Checked, F: Fn() -> M> Bench<M, F> {
         while self.follower.advance_time(self.now, 2) {}
     }
 
-    /// As a timer does.
+    /// As a timer does, which then sleeps until the next deadline: one that has passed already would keep it awake.
     fn do_what_is_due(&mut self) {
         for round in 0.. {
             assert!(round < DUE_ROUNDS_MAX, "what is due comes to an end");
+            // Time brings a bounded number of things at once, and the next when these are done.
+            self.advance_time();
             let Some(command) = self.machine.due(self.now) else { break };
             if self.obey(&command) == 0 {
                 break;
             }
         }
         self.advance_time();
+        if let Some(next) = self.machine.next_deadline(self.now) {
+            assert!(
+                next > self.now,
+                "a deadline has passed although everything is done: {next} at {}",
+                self.now
+            );
+        }
     }
 
     /// Gives back how many records that took.
