@@ -145,6 +145,17 @@ impl Server {
         self.process.signal(signal);
     }
 
+    /// Stops it where it is, and waits until all its threads stand: one of them takes the signal and tells the others, which go on until
+    /// then.
+    pub fn freeze(&self) {
+        self.process.signal(Signal::STOP);
+        let deadline = Instant::now() + PATIENCE;
+        while !all_threads_stand(self.pid()) {
+            assert!(Instant::now() < deadline, "the process does not stand still");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     /// The number of its process.
     pub fn pid(&self) -> u32 {
         self.process.child.id()
@@ -415,4 +426,13 @@ fn lines(from: impl Read + Send + 'static) -> mpsc::Receiver<String> {
         }
     });
     lines
+}
+
+fn all_threads_stand(pid: u32) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    threads.flatten().all(|thread| {
+        // A thread that has ended meanwhile has no state. The name in brackets may have anything in it.
+        let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+        stat.is_empty() || stat.rsplit_once(')').is_some_and(|(_, state)| state.trim_start().starts_with('T'))
+    })
 }
