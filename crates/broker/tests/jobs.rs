@@ -16,7 +16,7 @@ use nexo_broker::job_rules::{
 };
 use nexo_broker::topology::VhostSpec;
 use nexo_broker::{Backoff, Broker, JobCallError, JobRequest, QueueConfig, WaiterAnswer, WaiterRequest};
-use nexo_log::disk::MemoryDisk;
+use nexo_log::disk::{GateDisk, MemoryDisk};
 use nexo_types::{BudgetName, JobQueueName, Millis, VhostName};
 use serde_json::{Value, json};
 
@@ -121,6 +121,31 @@ async fn answers(broker: &Broker, count: usize) -> Vec<Value> {
         }
     }
     found
+}
+
+/// A crash could take both back otherwise: the job would be done again, and end otherwise than its waiter was told.
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_is_answered_before_the_end_of_the_job_is_on_disk() {
+    let gate = GateDisk::default();
+    let broker = Broker::open_on(Arc::new(gate.clone()), options()).unwrap();
+    broker.put_job_queue(&deals(), JobQueueConfig::default()).await.unwrap();
+    broker.create_queue(&name("answers"), QueueConfig::default()).await.unwrap();
+    let asked = request("phones", Some(waiter("anna", Reply::Queue(name("answers")))));
+    broker.ask_job(&deals(), &asked).await.unwrap();
+    let handed = take(&broker, LONG).await.unwrap();
+    gate.hold_syncs();
+    let completing = {
+        let broker = broker.clone();
+        tokio::spawn(async move { complete(&broker, &handed, &json!([1])).await })
+    };
+    eventually("the end of the job is on its way", || gate.syncs_held() > 0).await;
+    let early = tokio::time::timeout(Duration::from_millis(300), answers(&broker, 1)).await;
+    // A broker whose disk is held does not end, whatever becomes of the test.
+    gate.open_gate();
+    assert!(early.is_err(), "{early:?}");
+    completing.await.unwrap();
+    assert_eq!(answers(&broker, 1).await[0]["result"], json!([1]));
+    broker.shutdown().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -201,7 +201,9 @@ impl Shared {
         let began = Instant::now();
         let mut answering = self.jobs.answering.lock();
         let Answering { turns, results } = &mut *answering;
-        for job in self.jobs.look(|jobs| turns.next(jobs, JOBS_MAX)) {
+        let jobs = self.jobs.look(|jobs| turns.next(jobs, JOBS_MAX));
+        self.until_ends_are_safe()?;
+        for job in jobs {
             turns.note(job);
             self.answer_job(job, results).inspect_err(|error| {
                 tracing::warn!(%job, %error, "answers to a job's waiters cannot be given now; it is tried again");
@@ -211,6 +213,17 @@ impl Shared {
             }
         }
         Ok(())
+    }
+
+    /// Waits until the ends of jobs are safe that were just looked at. A message may be delivered before it is on disk. If a crash took
+    /// back an answer and the end of its job, the job would be done again, and might end otherwise than its waiter was told.
+    fn until_ends_are_safe(&self) -> Result<(), QueueError> {
+        if !self.journal.releases_early() {
+            // A delivery waits for all that was proposed before it.
+            return Ok(());
+        }
+        let ends = self.journal.wait(self.journal.so_far(Urgency::Synced));
+        ends.wait_blocking().map_err(|error| QueueError::Unavailable { reason: error.to_string() })
     }
 
     /// Answers some of a job's waiters, those that come first.
